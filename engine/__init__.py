@@ -1,0 +1,3 @@
+"""The engine: device, plan, session, loop, server and client. Never imports the user interface."""
+
+__version__ = "0.1.0"

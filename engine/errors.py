@@ -1,0 +1,68 @@
+"""What can go wrong, in words a person can act on.
+
+S2Error                    message: what and why; hint: what to do
+├── ModelError             a model file that is missing, unreadable or cannot run here
+├── NativeError            the native library is missing, foreign, or failed in a call
+├── BadRequest             a request that makes no sense as it stands
+├── ContextFull            a prompt that does not fit the context
+├── Busy                   the engine serves someone else and cannot do this now
+├── EngineUnavailable      the engine process cannot be reached or started
+│   └── EngineCrashed      the engine process died; `cause` says how
+└── Cancelled              the work was stopped on request
+"""
+
+from __future__ import annotations
+
+
+class S2Error(Exception):
+    """Base of every error the project raises on purpose."""
+
+    code = "error"
+    status = 500
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def line(self) -> str:
+        """The error in one line, the hint behind it."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ModelError(S2Error):
+    code = "model_error"
+    status = 422
+
+
+class NativeError(S2Error):
+    code = "native_error"
+
+
+class BadRequest(S2Error):
+    code = "bad_request"
+    status = 400
+
+
+class ContextFull(S2Error):
+    code = "context_full"
+    status = 400
+
+
+class Busy(S2Error):
+    code = "busy"
+    status = 409
+
+
+class EngineUnavailable(S2Error):
+    code = "engine_unavailable"
+    status = 503
+
+
+class EngineCrashed(EngineUnavailable):
+    code = "engine_crashed"
+
+
+class Cancelled(S2Error):
+    code = "cancelled"
+    status = 499

@@ -1,0 +1,66 @@
+"""Where the project keeps things on this machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+_APP = "s2chat"
+_SOCKET_PATH_MAX = 107  # sun_path is 108 bytes with its terminator
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Runtime files (socket, lock), logs and the user's data. Folders are made on first use, 0700."""
+
+    runtime: Path
+    state: Path
+    data: Path
+
+    @classmethod
+    def default(cls) -> Paths:
+        """The platform's folders, or all three below `S2CHAT_HOME` when that is set."""
+        home = os.environ.get("S2CHAT_HOME")
+        if home:
+            root = Path(home).expanduser().absolute()
+            return cls(runtime=root / "run", state=root / "state", data=root / "data")
+        return cls(
+            runtime=Path(platformdirs.user_runtime_path(_APP)),
+            state=Path(platformdirs.user_state_path(_APP)),
+            data=Path(platformdirs.user_data_path(_APP)),
+        )
+
+    @property
+    def socket(self) -> Path:
+        path = self.runtime / "engine.sock"
+        if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
+            return path
+        # A Unix socket's path has a hard limit; a deep home gets a short stand-in owned by this user.
+        import hashlib
+
+        digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"{_APP}-{os.getuid()}-{digest}" / "engine.sock"
+
+    @property
+    def lock(self) -> Path:
+        return self.runtime / "engine.lock"
+
+    @property
+    def log(self) -> Path:
+        return self.state / "engine.log"
+
+    @property
+    def history(self) -> Path:
+        return self.data / "history.sqlite3"
+
+
+def private_dir(path: Path) -> Path:
+    """Makes `path` a folder only this user can enter, and returns it."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.stat().st_uid == os.getuid():
+        path.chmod(0o700)
+    return path

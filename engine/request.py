@@ -1,0 +1,87 @@
+"""One request to the decode loop: the prompt's tokens and how to continue them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A row of the mode table: how a mode drafts, and what it promises."""
+
+    name: str
+    drafts: bool
+    exact: bool
+    summary: str
+
+
+MODES: dict[str, Mode] = {
+    mode.name: mode
+    for mode in (
+        Mode("ar", drafts=False, exact=True, summary="plain decode, one token per pass"),
+        Mode("s2-exact", drafts=True, exact=True, summary="draft with fewer experts, verify in one pass; same text as ar"),
+    )
+}
+
+MAX_DRAFT_LENGTH = 31  # root + drafts are verified in one pass of at most 32 rows, the width the exact kernels cover
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the target's own sampler chain draws; names and defaults follow llama.cpp."""
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check("temperature", self.temperature, 0.0, 100.0)
+        _check("top_p", self.top_p, 0.0, 1.0)
+        _check("min_p", self.min_p, 0.0, 1.0)
+        _check("repeat_penalty", self.repeat_penalty, 0.01, 100.0)
+        _check("presence_penalty", self.presence_penalty, -100.0, 100.0)
+        _check("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
+        _check("top_k", self.top_k, 0, 1 << 30)
+        _check("repeat_last_n", self.repeat_last_n, -1, 1 << 30)
+        if self.seed is not None:
+            _check("seed", self.seed, 0, (1 << 32) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Which mode, and how it drafts. `draft_experts` = k', experts per token while drafting."""
+
+    mode: str = "ar"
+    draft_experts: int = 2
+    draft_length: int = 4
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise BadRequest(f"unknown mode {self.mode!r}", hint="one of " + ", ".join(MODES))
+        _check("draft_experts", self.draft_experts, 1, 1 << 16)
+        _check("draft_length", self.draft_length, 1, MAX_DRAFT_LENGTH)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`prompt` token ids; `max_tokens` None means until the model ends or the context is full."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling = field(default_factory=Sampling)
+    speculation: Speculation = field(default_factory=Speculation)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise BadRequest(f"{name} is {value!r}", hint=f"a number from {low:g} to {high:g}")
