@@ -1,0 +1,33 @@
+#pragma once
+
+#include "s2-params.h"
+
+#include "ggml-backend.h"
+
+#include <cstdint>
+#include <vector>
+
+// Call sites in llama-graph.cpp and llama-context.cpp.
+
+// The routing of one layer, as tensors of the graph that computes it.
+struct s2_routing_node {
+    int           il     = -1;
+    int64_t       n_used = 0;       // experts per token in this pass
+    ggml_tensor * logits = nullptr; // F32 [n_expert, n_rows], router bias included
+    ggml_tensor * ranks  = nullptr; // I32 [n_expert, n_rows], every expert, best first
+};
+
+// Experts per token for one layer: k of the model, or fewer while drafting.
+int64_t s2_n_expert_used(const s2_params & params, int64_t n_expert_used);
+
+// Keeps a layer's router logits and ranks alive until the pass is over.
+void s2_keep_routing(
+        const s2_params              & params,
+        std::vector<s2_routing_node> & nodes,
+        ggml_tensor                  * logits,
+        ggml_tensor                  * selected_experts,
+        int                            il);
+
+// Selects the kernel family of the next pass. Narrow passes take the CPU backend's reference paths: one dot
+// product per row and no split of the KV cache, so a row's bits do not depend on the rows beside it.
+void s2_select_kernels(const s2_params & params, ggml_backend_t backend_cpu, uint32_t n_rows);

@@ -1,0 +1,48 @@
+#pragma once
+
+#include "llama.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// The C interface of the hooks, read by engine/native.py. Nothing here throws.
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Changes when a function here changes its meaning. Its presence tells our library from the original.
+LLAMA_API int32_t s2_abi_version(void);
+
+// Experts per token (k') for the decode calls that follow; 0 restores the model's own k.
+LLAMA_API void s2_set_n_expert_used(struct llama_context * ctx, int32_t n_expert_used);
+
+// Passes of up to n_rows rows give each row the same bits whatever stands beside it (CPU backend); 0: off.
+LLAMA_API void s2_set_rows_exact(struct llama_context * ctx, int32_t n_rows);
+
+// Keep routing for the decode calls that follow.
+LLAMA_API void s2_set_routing(struct llama_context * ctx, bool enabled);
+
+// One MoE layer of the last decode call. The pointers are good until the next one.
+struct s2_routing_view {
+    int32_t         il;
+    int32_t         n_expert;
+    int32_t         n_used; // experts per token that were used
+    int32_t         n_rows;
+    const float   * logits; // [n_rows][n_expert]
+    const int32_t * ranks;  // [n_rows][n_expert], best first; the first n_used were selected
+};
+
+// Number of MoE layers read out by the last decode call; waits for it to finish.
+LLAMA_API int32_t s2_routing_n_layers(struct llama_context * ctx);
+
+// Fills `view` with layer i of those; false when there is no such layer.
+LLAMA_API bool s2_routing_layer_get(struct llama_context * ctx, int32_t i, struct s2_routing_view * view);
+
+// An abort callback for llama_set_abort_callback: stops the pass when *(const int32_t *) flag is not 0.
+// ggml asks once per graph node, too often for a callback into Python.
+LLAMA_API bool s2_abort_if_set(void * flag);
+
+#ifdef __cplusplus
+}
+#endif
