@@ -1,0 +1,182 @@
+"""What the engine process answers, as its clients see it. Unknown fields of a newer engine are ignored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from engine.events import FinishReason, Timings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Major and minor number of the protocol. Programs refuse each other only on another major number.
+API_VERSION = (1, 0)
+
+#: Seconds between signs of life on an event stream, and how long a client waits for one.
+PING_S = 3.0
+READ_TIMEOUT_S = 15.0
+
+#: Names the client in requests, so that its own telemetry stream does not make the engine "busy" for it.
+CLIENT_HEADER = "s2-client"
+
+State = Literal["empty", "loading", "ready", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """Who answers on the socket. `instance` is new for every engine process."""
+
+    api: tuple[int, int]
+    build: str
+    instance: str
+    pid: int
+    capabilities: tuple[str, ...] = ()
+    model: State = "empty"
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Handshake:
+        major, minor = body["api"]
+        return cls(
+            api=(int(major), int(minor)),
+            build=str(body["build"]),
+            instance=str(body["instance"]),
+            pid=int(body["pid"]),
+            capabilities=tuple(body.get("capabilities", ())),
+            model=body.get("model", "empty"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """The loaded model. `size_bytes` counts all files of a split model, `n_ctx` is the context in use."""
+
+    path: str
+    name: str
+    arch: str
+    size_bytes: int
+    n_ctx: int
+    n_ctx_train: int
+    n_expert: int
+    n_expert_used: int
+    is_moe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCard:
+    """What the engine chose for this model on this machine, and why, by the name of the number."""
+
+    n_ctx: int
+    n_threads: int
+    n_ubatch: int
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How requests that say nothing about it are decoded."""
+
+    mode: str
+    draft_experts: int
+    draft_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModeCard:
+    """A mode this engine knows. `exact`: its text is that of plain decode."""
+
+    name: str
+    exact: bool
+    drafts: bool
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole state of the engine at one moment. `progress` of a load runs from 0 to 1."""
+
+    instance: str
+    state: State
+    progress: float
+    error: str | None
+    model: ModelCard | None
+    plan: PlanCard | None
+    settings: Settings
+    modes: tuple[ModeCard, ...]
+    notices: tuple[str, ...]
+    running: int
+    queued: int
+    clients: int
+    timings: Timings | None
+    rss_bytes: int
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Snapshot:
+        return cls(
+            instance=str(body["instance"]),
+            state=body["state"],
+            progress=float(body["progress"]),
+            error=body.get("error"),
+            model=_record(ModelCard, body.get("model")),
+            plan=_record(PlanCard, body.get("plan")),
+            settings=cast("Settings", _record(Settings, body["settings"])),
+            modes=tuple(ModeCard(**_known(ModeCard, mode)) for mode in body.get("modes", ())),
+            notices=tuple(body.get("notices", ())),
+            running=int(body["running"]),
+            queued=int(body["queued"]),
+            clients=int(body["clients"]),
+            timings=timings_from_json(body.get("timings")),
+            rss_bytes=int(body.get("rss_bytes", 0)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`processed` of `total` prompt tokens are done, `cache` of them came from an earlier request."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChatChunk:
+    """One piece of an answer. The last one has `finish`; `text` is always whole characters."""
+
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    progress: Progress | None = None
+    timings: Timings | None = None
+    finish: FinishReason | None = None
+    mode: str | None = None
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> ChatChunk:
+        choice = body["choices"][0] if body.get("choices") else {}
+        end = body.get("s2") or {}
+        return cls(
+            text=(choice.get("delta") or {}).get("content") or choice.get("text") or "",
+            tokens=tuple(body.get("tokens") or ()),
+            progress=_record(Progress, body.get("prompt_progress")),
+            timings=timings_from_json(body.get("timings")),
+            finish=end.get("finish"),
+            mode=end.get("mode"),
+        )
+
+
+def timings_from_json(body: Mapping[str, Any] | None) -> Timings | None:
+    return None if body is None else Timings(**_known(Timings, body))
+
+
+def settings_from_json(body: Mapping[str, Any]) -> Settings:
+    return Settings(**_known(Settings, body))
+
+
+def _known(cls: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+    names = {item.name for item in fields(cls)}
+    return {name: value for name, value in body.items() if name in names}
+
+
+def _record(cls: Any, body: Mapping[str, Any] | None) -> Any:
+    return None if body is None else cls(**_known(cls, body))
