@@ -1,0 +1,46 @@
+"""Writes the three lock files beside this script; run by hand after a pin in pyproject.toml changes.
+
+Needs `uv` on PATH (`pip install uv`) and Python 3.11 or newer. The locks hold versions and hashes only, valid for
+every supported Python on x86-64 and arm64; they name no index, so that each machine uses the one it is set up with.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+OURS = "llama-cpp-python"  # comes from our own build, never from an index
+
+# What the native wheel itself imports; pinned with the rest because it is installed without its dependencies.
+NATIVE_IMPORTS = ("diskcache==5.6.3", "jinja2==3.1.6", "typing-extensions==4.16.0")
+# What an editable install of this checkout needs, so that no build environment has to be made for it.
+EDITABLE = ("hatchling==1.33.0", "editables==0.6")
+# What builds the native wheel, in an environment of its own.
+NATIVE_TOOLS = ("scikit-build-core==1.1.2", "cmake==4.4.5", "ninja==1.13.2")
+
+
+def main() -> int:
+    import tomllib
+
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
+    runtime = [line for line in project["dependencies"] if not line.startswith(OURS)]
+    runtime += [*NATIVE_IMPORTS, *EDITABLE]
+    compile_lock("requirements.lock", runtime)
+    compile_lock("dev.lock", [*runtime, *project["optional-dependencies"]["dev"]])
+    compile_lock("native.lock", list(NATIVE_TOOLS))
+    return 0
+
+
+def compile_lock(name: str, requirements: list[str]) -> None:
+    command = [
+        *("uv", "pip", "compile", "-", "--quiet", "--universal", "--python-version", "3.10"),
+        *("--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url", "--no-emit-find-links"),
+    ]
+    result = subprocess.run(command, input="\n".join(requirements), text=True, stdout=subprocess.PIPE, check=True)
+    (HERE / name).write_text(f"# Written by packaging/lock.py; do not edit.\n{result.stdout}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""The checkout's virtual environment: what is in it, and the quick look that says it is up to date."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from s2build.console import Step, say
+from s2build.cuda import choose_preset, find_gpu, find_nvcc, find_toolkit
+from s2build.machine import parse_cpu_features
+from s2build.problem import SetupError
+from s2build.recipe import NATIVE, REPOSITORY, file_sha256
+from s2build.wheel import native_wheel
+
+VENV = REPOSITORY / ".venv"
+_PYTHON = VENV / "bin/python"
+_STAMP = VENV / "s2chat-setup.json"
+_LOCKS = {False: REPOSITORY / "packaging/requirements.lock", True: REPOSITORY / "packaging/dev.lock"}
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What was last installed. `quick` covers every input; the others say which part a change is about."""
+
+    dev: bool
+    cpu_only: bool
+    python: str
+    lock: str
+    wheel: str
+    quick: str
+
+    @classmethod
+    def read(cls) -> Stamp | None:
+        """None unless the last set-up came to its end: an interrupted one has taken the stamp away."""
+        try:
+            return cls(**json.loads(_STAMP.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self) -> None:
+        partial = _STAMP.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        partial.replace(_STAMP)
+
+
+def quick_key() -> str:
+    """Changes with every file the environment is made from and with what it is made for; takes milliseconds.
+
+    The compiler is left out on purpose: upgrading it must not make the next start a build.
+    """
+    files = [REPOSITORY / "pyproject.toml", *REPOSITORY.glob("packaging/*.lock")]
+    files += [path for path in NATIVE.rglob("*") if path.is_file() and path.suffix != ".md"]
+    files += Path(__file__).parent.glob("*.py")
+    digest = hashlib.sha256(str(REPOSITORY).encode())  # a venv does not survive being moved
+    for path in sorted(files):
+        digest.update(f"{path}\0".encode() + path.read_bytes())
+    facts = (parse_cpu_features(Path("/proc/cpuinfo").read_text()), Path("/dev/nvidia0").exists(), find_nvcc())
+    digest.update(repr(facts).encode())
+    return digest.hexdigest()
+
+
+def up_to_date(*, dev: bool, cpu_only: bool) -> bool:
+    stamp = Stamp.read()
+    return (
+        stamp is not None
+        and (stamp.dev or not dev)
+        and stamp.cpu_only == cpu_only
+        and os.access(_PYTHON, os.X_OK)
+        and stamp.quick == quick_key()
+    )
+
+
+def set_up(*, dev: bool, cpu_only: bool) -> None:
+    """Makes or mends the environment. Only what changed is done again; after an interruption, everything."""
+    before = Stamp.read()
+    dev = dev or (before is not None and before.dev)
+    preset, notice = choose_preset(find_gpu(), find_toolkit(), cpu_only=cpu_only)
+    if notice:
+        say(notice)
+    quick = quick_key()
+    # First what can fail for want of a compiler or of memory, and takes longest.
+    wheel = native_wheel(preset, keep_tree=dev)
+    after = Stamp(dev, cpu_only, _python_id(), file_sha256(_LOCKS[dev]), file_sha256(wheel), quick)
+    _STAMP.unlink(missing_ok=True)
+    if before is None or before.python != after.python or not os.access(_PYTHON, os.X_OK):
+        make_venv()
+        before = None
+    if before is None or before.lock != after.lock:
+        install_locked(_LOCKS[dev])
+    install_own(wheel if before is None or before.wheel != after.wheel else None)
+    after.write()
+
+
+def _python_id() -> str:
+    """Of the Python the environment rests on: its real path and version, the same seen from inside and outside."""
+    base = Path(sys.base_prefix).resolve()
+    return f"{base} {sys.version_info.major}.{sys.version_info.minor}"
+
+
+def make_venv() -> None:
+    step = Step("Python environment")
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    result = _run([base, "-I", "-m", "venv", "--clear", str(VENV)])
+    if result.returncode:
+        step.failed()
+        if "ensurepip" in result.stdout:
+            version = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+            raise SetupError(f"{base} cannot make virtual environments: sudo apt install {version}")
+        raise SetupError(f"cannot make {VENV}: {_last_line(result.stdout)}")
+    step.done()
+
+
+def install_locked(lock: Path) -> None:
+    """Installs the packages of a lock file, each checked by its hash."""
+    total = len(re.findall(r"^\S+==", lock.read_text(), re.MULTILINE))
+    step = Step(f"Python packages ({lock.stem})")
+    command = [*_pip_install(), "--require-hashes", "--no-deps", "--progress-bar", "off", "-r", str(lock)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith(("Collecting", "Requirement already", "Ignoring")):
+            step.update(sum(seen.startswith(("Collecting", "Requirement already", "Ignoring")) for seen in lines), total)
+        elif line.startswith("Installing"):
+            step.update(total, total, "installing")
+    if process.wait():
+        step.failed()
+        raise SetupError(f"cannot install the Python packages: {_last_line(''.join(lines))}")
+    step.done()
+
+
+def install_own(wheel: Path | None) -> None:
+    """Installs the native wheel (when given) and this checkout, in place."""
+    step = Step("s2chat")
+    command = [*_pip_install(), "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--force-reinstall"]
+    command += [str(wheel)] if wheel else []
+    result = _run([*command, "--editable", str(REPOSITORY)])
+    if result.returncode:
+        step.failed()
+        raise SetupError(f"cannot install s2chat into {VENV}: {_last_line(result.stdout)}")
+    step.done()
+
+
+def _pip_install() -> list[str]:
+    return [str(_PYTHON), "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+
+def _last_line(output: str) -> str:
+    """The last line that says something; pip's errors stand there."""
+    errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
+    lines = errors or [line for line in output.splitlines() if line.strip()]
+    return lines[-1].removeprefix("ERROR: ").strip() if lines else "no reason given"
+
+

@@ -1,0 +1,187 @@
+"""Builds the native wheel, or takes it from the cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from s2build.cache import Cache
+from s2build.console import Step
+from s2build.cuda import Preset
+from s2build.machine import Compiler, check_disk, cpu_features, find_compiler, jobs_here
+from s2build.problem import SetupError
+from s2build.recipe import TOOLS_LOCK, UPSTREAM_COMMIT, Inputs, file_sha256, hook_symbols, make_inputs
+from s2build.source import fetch_sdist, make_source
+
+_NINJA = re.compile(r"^\[(\d+)/(\d+)\]")
+_FAILURES = (
+    ("No space left on device", "the disk is full"),
+    ("Killed signal terminated program", "a compiler ran out of memory: close other programs or add swap"),
+    ("virtual memory exhausted", "a compiler ran out of memory: close other programs or add swap"),
+)
+
+
+def native_wheel(preset: Preset, *, patched: bool = True, keep_tree: bool = False, cache: Cache | None = None) -> Path:
+    """The wheel for this machine. `keep_tree` leaves objects behind, so that the next build compiles only changes."""
+    cache = cache or Cache.default()
+    compiler = find_compiler()
+    inputs = make_inputs(preset=preset.name, compiler=compiler.text, cpu=cpu_features(), patched=patched)
+    wheel = cache.wheel(inputs.key)
+    if wheel:
+        return wheel
+    with cache.lock("build"):
+        return cache.wheel(inputs.key) or _build(cache, preset, compiler, inputs, patched=patched, keep_tree=keep_tree)
+
+
+def _build(
+    cache: Cache, preset: Preset, compiler: Compiler, inputs: Inputs, *, patched: bool, keep_tree: bool
+) -> Path:
+    check_disk(cache.root, cuda=preset.cuda)
+    jobs = jobs_here()
+    tree = cache.trees / f"{inputs.tree_key}{'' if patched else '-stock'}"
+    tree.mkdir(parents=True, exist_ok=True)
+    log = tree / "build.log"
+    log.write_text("")
+    tools = build_tools(cache, log)
+    step = Step(f"source of llama.cpp {UPSTREAM_COMMIT}")
+    sdist = fetch_sdist(cache.sdist, tools / "bin/python", log)
+    make_source(sdist, tree / "source", version=inputs.version, patched=patched)
+    step.done()
+    built = _run_hook(tree, tools, _settings(tree, preset), _environment(tools, compiler, jobs), preset)
+    check_wheel(built, hook_symbols() if patched else set())
+    wheel = cache.put(inputs.key, built)
+    if not keep_tree:
+        shutil.rmtree(tree)
+    cache.prune()
+    return wheel
+
+
+def build_tools(cache: Cache, log: Path) -> Path:
+    """A virtual environment with CMake, ninja and scikit-build-core, made once per lock file and Python."""
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    tools = cache.tools / f"{python}-{file_sha256(TOOLS_LOCK)[:20]}"
+    if (tools / "complete").exists() and os.access(tools / "bin/python", os.X_OK):
+        return tools
+    step = Step("build tools")
+    with log.open("a") as output:
+        for command in (
+            [sys.executable, "-I", "-m", "venv", "--clear", tools],
+            [tools / "bin/python", "-I", "-m", "pip", "install", "--require-hashes", "--no-deps", "-r", TOOLS_LOCK],
+        ):
+            if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode:
+                step.failed()
+                raise SetupError(f"cannot install CMake and ninja: is the package index reachable? Details: {log}")
+    (tools / "complete").touch()
+    step.done()
+    return tools
+
+
+def _settings(tree: Path, preset: Preset) -> dict[str, object]:
+    """scikit-build-core's settings; what is compiled at all is decided in native/CMakeLists.txt."""
+    defines = {"LLAMA_BUILD_NUMBER": "0", "LLAMA_BUILD_COMMIT": UPSTREAM_COMMIT, "GGML_NATIVE": "ON", **preset.defines}
+    return {
+        "build-dir": str(tree / "objects"),
+        "cmake.build-type": "Release",
+        "build.verbose": "false",
+        "wheel.py-api": "py3",
+        "wheel.exclude": ["llama_cpp/server/**"],
+        **{f"cmake.define.{name}": value for name, value in defines.items()},
+    }
+
+
+def _environment(tools: Path, compiler: Compiler, jobs: int) -> dict[str, str]:
+    """The caller's, less what would steer the compilers behind the cache key's back."""
+    steering = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CUDAFLAGS", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in steering and not name.startswith(("CMAKE_", "SKBUILD_", "GGML_", "LLAMA_"))
+    }
+    return {
+        **kept,
+        "PATH": f"{tools / 'bin'}:{kept.get('PATH', os.defpath)}",
+        "CC": compiler.c,
+        "CXX": compiler.cxx,
+        "CMAKE_GENERATOR": "Ninja",
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
+        "GIT_DIR": "/nonexistent",  # upstream asks git for a commit and would get that of a repository around it
+    }
+
+
+def _run_hook(
+    tree: Path, tools: Path, settings: dict[str, object], environment: dict[str, str], preset: Preset
+) -> Path:
+    output = tree / "wheel"
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir()
+    hook = Path(__file__).with_name("wheel_hook.py")
+    command = [str(tools / "bin/python"), "-I", str(hook), str(output), json.dumps(settings)]
+    step = Step(f"native library ({preset.name})")
+    log = tree / "build.log"
+    if _run_logged(command, tree / "source", environment, log, step):
+        step.failed()
+        raise SetupError(f"the native library did not build: {reason_of(log.read_text(errors='replace'))}; log: {log}")
+    step.done()
+    (wheel,) = output.glob("*.whl")
+    return wheel
+
+
+def _run_logged(command: Sequence[str], cwd: Path, environment: dict[str, str], log: Path, step: Step) -> int:
+    """Runs a command with its output in `log`, ninja's count on the step's line. Returns its exit status."""
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        with log.open("a") as file:
+            for line in process.stdout:
+                file.write(line)
+                if count := _NINJA.match(line):
+                    step.update(int(count.group(1)), int(count.group(2)), _file_of(line))
+        return process.wait()
+    except BaseException:  # Ctrl-C too: its session does not hear of it by itself
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+
+
+def _file_of(line: str) -> str:
+    return line.rstrip().rpartition("/")[2].removesuffix(".o")
+
+
+def reason_of(log: str) -> str:
+    """What went wrong, from a build log: a known cause, else the first error it holds."""
+    for sign, reason in _FAILURES:
+        if sign in log:
+            return reason
+    errors = [line.strip() for line in log.splitlines() if re.search(r"\berror:|CMake Error", line, re.IGNORECASE)]
+    return errors[0] if errors else "no reason given"
+
+
+def check_wheel(wheel: Path, symbols: set[str]) -> None:
+    """Raises SetupError unless the wheel holds the library once, with these functions, and nothing beside the package."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        astray = [name for name in names if not name.startswith(("llama_cpp/", "llama_cpp_python-"))]
+        if astray:
+            raise SetupError(f"{wheel.name} holds files outside its package: {astray[0]}")
+        library = archive.read("llama_cpp/lib/libllama.so") if "llama_cpp/lib/libllama.so" in names else b""
+    missing = sorted(name for name in symbols if f"\0{name}\0".encode() not in library)
+    if missing or not library:
+        raise SetupError(f"{wheel.name} lacks {missing[0] if missing else 'libllama.so'}: the patches are not in it")
