@@ -1,11 +1,12 @@
 """Writes the three lock files beside this script; run by hand after a pin in pyproject.toml changes.
 
-Needs `uv` on PATH (`pip install uv`) and Python 3.11 or newer. The locks hold versions and hashes only, valid for
-every supported Python on x86-64 and arm64; they name no index, so that each machine uses the one it is set up with.
+Needs `uv` on PATH (`pip install uv`). The locks hold versions and hashes only, valid for every supported
+Python on x86-64 and arm64; they name no index, so that each machine uses the one it is set up with.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,15 +23,19 @@ NATIVE_TOOLS = ("scikit-build-core==1.1.2", "cmake==4.4.5", "ninja==1.13.2")
 
 
 def main() -> int:
-    import tomllib
-
-    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
-    runtime = [line for line in project["dependencies"] if not line.startswith(OURS)]
+    pyproject = (HERE.parent / "pyproject.toml").read_text()
+    runtime = [line for line in parse_array(pyproject, "dependencies") if not line.startswith(OURS)]
     runtime += [*NATIVE_IMPORTS, *EDITABLE]
     compile_lock("requirements.lock", runtime)
-    compile_lock("dev.lock", [*runtime, *project["optional-dependencies"]["dev"]])
+    compile_lock("dev.lock", [*runtime, *parse_array(pyproject, "dev")])
     compile_lock("native.lock", list(NATIVE_TOOLS))
     return 0
+
+
+def parse_array(pyproject: str, name: str) -> list[str]:
+    """The strings of `name = [...]`, one to a line; Python 3.10 has no TOML parser."""
+    match = re.search(rf"^{name} = \[\n(.*?)^\]", pyproject, re.MULTILINE | re.DOTALL)
+    return re.findall(r'^\s*"(.*?)",', match.group(1), re.MULTILINE) if match else []
 
 
 def compile_lock(name: str, requirements: list[str]) -> None:
@@ -38,7 +43,9 @@ def compile_lock(name: str, requirements: list[str]) -> None:
         *("uv", "pip", "compile", "-", "--quiet", "--universal", "--python-version", "3.10"),
         *("--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url", "--no-emit-find-links"),
     ]
-    result = subprocess.run(command, input="\n".join(requirements), text=True, stdout=subprocess.PIPE, check=True)
+    result = subprocess.run(
+        command, input="\n".join(requirements), text=True, stdout=subprocess.PIPE, check=True
+    )
     (HERE / name).write_text(f"# Written by packaging/lock.py; do not edit.\n{result.stdout}")
 
 

@@ -19,10 +19,14 @@ from s2build.wheel import native_wheel
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cpu", action="store_true", help="leave a GPU alone")
     parser.add_argument("--stock", action="store_true", help="the original, on the CPU")
-    parser.add_argument("--keep", action="store_true", help="keep the build tree, so that the next build is short")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the build tree, so that the next build is short"
+    )
     options = parser.parse_args()
     try:
         if options.stock:
@@ -45,7 +49,9 @@ def unpacked_libraries(wheel: Path) -> Path:
         partial = wheel.parent / "unpacked.partial"
         shutil.rmtree(partial, ignore_errors=True)
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(partial, [name for name in archive.namelist() if name.startswith("llama_cpp/lib/")])
+            archive.extractall(
+                partial, [name for name in archive.namelist() if name.startswith("llama_cpp/lib/")]
+            )
         partial.rename(target)
     return target / "llama_cpp/lib"
 

@@ -1,1 +1,4 @@
-"""Builds the native wheel and the environment of a checkout. Standard library only: it runs before anything is installed."""
+"""Builds the native wheel and the environment of a checkout.
+
+Standard library only: it runs before anything is installed.
+"""

@@ -85,7 +85,9 @@ class Cache:
 
     def prune(self) -> None:
         """Drops the builds used longest ago and build trees nobody came back for."""
-        entries = sorted(self.root.glob(f"*/{_SUM}"), key=lambda path: path.parent.stat().st_mtime, reverse=True)
+        entries = sorted(
+            self.root.glob(f"*/{_SUM}"), key=lambda path: path.parent.stat().st_mtime, reverse=True
+        )
         for entry in entries[_KEPT_ENTRIES:]:
             shutil.rmtree(entry.parent, ignore_errors=True)
         for tree in self.trees.glob("*"):

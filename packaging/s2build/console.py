@@ -10,7 +10,7 @@ _SPARSE_SECONDS = 20.0  # between two lines of one step where nobody watches a m
 
 
 class Step:
-    """One step of the set-up. On a terminal its line is rewritten in place; elsewhere few lines are printed."""
+    """One step of the set-up: a line rewritten in place on a terminal, a few lines elsewhere."""
 
     def __init__(self, title: str) -> None:
         self.title = title

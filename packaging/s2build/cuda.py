@@ -9,7 +9,6 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-
 # Jetson boards before JetPack 7 have no nvidia-smi that tells; the model name does.
 _JETSON_ARCHS = (("thor", "110"), ("orin", "87"), ("xavier", "72"))
 
@@ -88,7 +87,10 @@ def find_nvcc() -> str:
     found = shutil.which("nvcc")
     if found:
         return found
-    places = [Path("/usr/local/cuda/bin/nvcc"), *sorted(Path("/usr/local").glob("cuda-*/bin/nvcc"), reverse=True)]
+    places = [
+        Path("/usr/local/cuda/bin/nvcc"),
+        *sorted(Path("/usr/local").glob("cuda-*/bin/nvcc"), reverse=True),
+    ]
     return next((str(path) for path in places if os.access(path, os.X_OK)), "")
 
 
@@ -99,7 +101,9 @@ def find_toolkit() -> Toolkit | None:
 
 def _nvcc_version(nvcc: str) -> str:
     try:
-        return subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+        return subprocess.run(
+            [nvcc, "--version"], capture_output=True, text=True, timeout=30, check=False
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
@@ -126,5 +130,7 @@ def choose_preset(gpu: Gpu | None, toolkit: Toolkit | None, *, cpu_only: bool) -
 
 def install_hint(gpu: Gpu) -> str:
     if gpu.jetson:
-        return "install the CUDA toolkit (JetPack 6: sudo apt install cuda-toolkit-12-6; else: nvidia-jetpack)"
+        return (
+            "install the CUDA toolkit (JetPack 6: sudo apt install cuda-toolkit-12-6; else: nvidia-jetpack)"
+        )
     return "install the CUDA toolkit (Debian and Ubuntu: sudo apt install nvidia-cuda-toolkit)"

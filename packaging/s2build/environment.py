@@ -60,7 +60,11 @@ def quick_key() -> str:
     digest = hashlib.sha256(str(REPOSITORY).encode())  # a venv does not survive being moved
     for path in sorted(files):
         digest.update(f"{path}\0".encode() + path.read_bytes())
-    facts = (parse_cpu_features(Path("/proc/cpuinfo").read_text()), Path("/dev/nvidia0").exists(), find_nvcc())
+    facts = (
+        parse_cpu_features(Path("/proc/cpuinfo").read_text()),
+        Path("/dev/nvidia0").exists(),
+        find_nvcc(),
+    )
     digest.update(repr(facts).encode())
     return digest.hexdigest()
 
@@ -98,7 +102,7 @@ def set_up(*, dev: bool, cpu_only: bool) -> None:
 
 
 def _python_id() -> str:
-    """Of the Python the environment rests on: its real path and version, the same seen from inside and outside."""
+    """The Python the environment rests on, the same seen from inside and outside."""
     base = Path(sys.base_prefix).resolve()
     return f"{base} {sys.version_info.major}.{sys.version_info.minor}"
 
@@ -127,7 +131,10 @@ def install_locked(lock: Path) -> None:
     for line in process.stdout:
         lines.append(line)
         if line.startswith(("Collecting", "Requirement already", "Ignoring")):
-            step.update(sum(seen.startswith(("Collecting", "Requirement already", "Ignoring")) for seen in lines), total)
+            step.update(
+                sum(seen.startswith(("Collecting", "Requirement already", "Ignoring")) for seen in lines),
+                total,
+            )
         elif line.startswith("Installing"):
             step.update(total, total, "installing")
     if process.wait():
@@ -139,7 +146,14 @@ def install_locked(lock: Path) -> None:
 def install_own(wheel: Path | None) -> None:
     """Installs the native wheel (when given) and this checkout, in place."""
     step = Step("s2chat")
-    command = [*_pip_install(), "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--force-reinstall"]
+    command = [
+        *_pip_install(),
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--force-reinstall",
+    ]
     command += [str(wheel)] if wheel else []
     result = _run([*command, "--editable", str(REPOSITORY)])
     if result.returncode:
@@ -161,5 +175,3 @@ def _last_line(output: str) -> str:
     errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
     lines = errors or [line for line in output.splitlines() if line.strip()]
     return lines[-1].removeprefix("ERROR: ").strip() if lines else "no reason given"
-
-

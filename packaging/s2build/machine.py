@@ -40,7 +40,9 @@ class Compiler:
 def find_compiler() -> Compiler:
     """The compiler CC and CXX name, or the system's. Raises SetupError when there is none that will do."""
     named = os.environ.get("CC"), os.environ.get("CXX")
-    pairs = [(named[0] or "cc", named[1])] if named[1] else [("cc", "c++"), ("gcc", "g++"), ("clang", "clang++")]
+    pairs = (
+        [(named[0] or "cc", named[1])] if named[1] else [("cc", "c++"), ("gcc", "g++"), ("clang", "clang++")]
+    )
     for c, cxx in pairs:
         c_path, cxx_path = shutil.which(c), shutil.which(cxx or "")
         if c_path and cxx_path:
@@ -52,9 +54,8 @@ def checked(compiler: Compiler) -> Compiler:
     """`compiler`, unless it is known to be too old. One that hides its version is given a try."""
     oldest = _OLDEST[compiler.family]
     if 0 < compiler.major < oldest:
-        raise SetupError(
-            f"{compiler.cxx} is {compiler.family} {compiler.major}, {oldest} or newer is needed: {_INSTALL_COMPILER}"
-        )
+        found = f"{compiler.cxx} is {compiler.family} {compiler.major}"
+        raise SetupError(f"{found}, {oldest} or newer is needed: {_INSTALL_COMPILER}")
     return compiler
 
 

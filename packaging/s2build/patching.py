@@ -1,8 +1,7 @@
 """Applies unified diffs exactly: every context line must match where the patch says it stands.
 
-No fuzz and no offsets: the source is pinned by hash, so a patch that does not fit is wrong, not stale. Neither
-`patch` nor `git` is needed, and `git apply`'s habit of silently doing nothing inside another repository's ignored
-folder cannot happen.
+No fuzz and no offsets: the source is pinned by hash, so a patch that does not fit is wrong, not stale. Needs
+neither `patch` nor `git`, which exits 0 and does nothing inside an ignored folder of another repository.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class FilePatch:
 
 
 def parse_patch(text: str) -> tuple[FilePatch, ...]:
-    """The changes a unified diff makes, file by file. Raises ValueError when it holds none or a broken one."""
+    """The changes a unified diff makes, file by file. Raises ValueError when it has none or is broken."""
     lines = text.splitlines(keepends=True)
     patches: list[FilePatch] = []
     at = 0
@@ -107,7 +106,7 @@ def apply_file_patch(patch: FilePatch, text: str) -> str:
 
 
 def apply_patch(patch_file: Path, root: Path) -> None:
-    """Applies one patch file below `root`; afterwards every file it names has changed. Raises SetupError if not."""
+    """Applies one patch file below `root`. Raises SetupError unless every file it names has changed."""
     try:
         for patch in parse_patch(patch_file.read_text()):
             _change(patch, root / patch.path)

@@ -28,13 +28,19 @@ _KEPT_DIRS = (
     *(f"vendor/llama.cpp/{name}" for name in ("cmake", "ggml", "include", "licenses", "src", "vendor")),
 )
 _KEPT_FILES = (
-    *("LICENSE.md", "README.md", "pyproject.toml", "vendor/llama.cpp/CMakeLists.txt", "vendor/llama.cpp/LICENSE"),
+    *(
+        "LICENSE.md",
+        "README.md",
+        "pyproject.toml",
+        "vendor/llama.cpp/CMakeLists.txt",
+        "vendor/llama.cpp/LICENSE",
+    ),
 )
 _LLAMA_CPP = Path("vendor/llama.cpp")
 
 
 def fetch_sdist(folder: Path, tools_python: Path, log: Path) -> Path:
-    """The pinned source package in `folder`, downloaded unless it is there already; its hash is checked every time."""
+    """The pinned source package in `folder`, downloaded if missing; its hash is checked every time."""
     sdist = folder / SDIST_NAME
     if sdist.exists() and file_sha256(sdist) == SDIST_SHA256:
         return sdist
@@ -52,7 +58,18 @@ def _pip_download(target: Path, tools_python: Path, log: Path) -> None:
     requirement.write_text(SDIST_REQUIREMENT + "\n")
     # pip prepares the metadata of what it downloads; without isolation it uses the tools that are there.
     options = ("--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--require-hashes", "--no-input")
-    command = [tools_python, "-I", "-m", "pip", "download", *options, "-d", target, "-r", requirement]
+    command = [
+        str(tools_python),
+        "-I",
+        "-m",
+        "pip",
+        "download",
+        *options,
+        "-d",
+        str(target),
+        "-r",
+        str(requirement),
+    ]
     with log.open("a") as output:
         result = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
     if result.returncode:
@@ -61,11 +78,13 @@ def _pip_download(target: Path, tools_python: Path, log: Path) -> None:
 
 def check_sha256(path: Path, expected: str) -> None:
     if file_sha256(path) != expected:
-        raise SetupError(f"{path.name} is not the file that is pinned: its SHA-256 differs; remove it and try again")
+        raise SetupError(
+            f"{path.name} is not the file that is pinned: its SHA-256 differs; remove it and try again"
+        )
 
 
 def make_source(sdist: Path, source: Path, *, version: str, patched: bool) -> None:
-    """Brings `source` to what is to be built. Files that are right already keep their time, for ninja's sake."""
+    """Brings `source` to what is to be built. Files that are right already keep their time: ninja looks."""
     fresh = source.with_name(source.name + ".fresh")
     shutil.rmtree(fresh, ignore_errors=True)
     extract(sdist, fresh)
@@ -83,7 +102,7 @@ def make_source(sdist: Path, source: Path, *, version: str, patched: bool) -> No
 
 
 def extract(sdist: Path, target: Path) -> None:
-    """Unpacks the part of the package that is built. Its git links stay behind: git would take them for a repository."""
+    """Unpacks what is built. The package's git links stay behind: git would take them for a repository."""
     with tarfile.open(sdist) as archive:
         for member in archive:
             path = PurePosixPath(*PurePosixPath(member.name).parts[1:])
@@ -94,7 +113,9 @@ def extract(sdist: Path, target: Path) -> None:
 
 
 def _kept(path: PurePosixPath) -> bool:
-    return ".." not in path.parts and (str(path) in _KEPT_FILES or str(path).startswith(tuple(f"{d}/" for d in _KEPT_DIRS)))
+    return ".." not in path.parts and (
+        str(path) in _KEPT_FILES or str(path).startswith(tuple(f"{d}/" for d in _KEPT_DIRS))
+    )
 
 
 def set_version(init: Path, version: str) -> None:

@@ -29,8 +29,10 @@ _FAILURES = (
 )
 
 
-def native_wheel(preset: Preset, *, patched: bool = True, keep_tree: bool = False, cache: Cache | None = None) -> Path:
-    """The wheel for this machine. `keep_tree` leaves objects behind, so that the next build compiles only changes."""
+def native_wheel(
+    preset: Preset, *, patched: bool = True, keep_tree: bool = False, cache: Cache | None = None
+) -> Path:
+    """The wheel for this machine. `keep_tree` keeps the objects: the next build compiles only changes."""
     cache = cache or Cache.default()
     compiler = find_compiler()
     inputs = make_inputs(preset=preset.name, compiler=compiler.text, cpu=cpu_features(), patched=patched)
@@ -38,7 +40,9 @@ def native_wheel(preset: Preset, *, patched: bool = True, keep_tree: bool = Fals
     if wheel:
         return wheel
     with cache.lock("build"):
-        return cache.wheel(inputs.key) or _build(cache, preset, compiler, inputs, patched=patched, keep_tree=keep_tree)
+        return cache.wheel(inputs.key) or _build(
+            cache, preset, compiler, inputs, patched=patched, keep_tree=keep_tree
+        )
 
 
 def _build(
@@ -71,14 +75,17 @@ def build_tools(cache: Cache, log: Path) -> Path:
     if (tools / "complete").exists() and os.access(tools / "bin/python", os.X_OK):
         return tools
     step = Step("build tools")
+    pip = [str(tools / "bin/python"), "-I", "-m", "pip", "install", "--require-hashes", "--no-deps"]
     with log.open("a") as output:
         for command in (
-            [sys.executable, "-I", "-m", "venv", "--clear", tools],
-            [tools / "bin/python", "-I", "-m", "pip", "install", "--require-hashes", "--no-deps", "-r", TOOLS_LOCK],
+            [sys.executable, "-I", "-m", "venv", "--clear", str(tools)],
+            [*pip, "-r", str(TOOLS_LOCK)],
         ):
             if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode:
                 step.failed()
-                raise SetupError(f"cannot install CMake and ninja: is the package index reachable? Details: {log}")
+                raise SetupError(
+                    f"cannot install CMake and ninja: is the package index reachable? Log: {log}"
+                )
     (tools / "complete").touch()
     step.done()
     return tools
@@ -86,7 +93,12 @@ def build_tools(cache: Cache, log: Path) -> Path:
 
 def _settings(tree: Path, preset: Preset) -> dict[str, object]:
     """scikit-build-core's settings; what is compiled at all is decided in native/CMakeLists.txt."""
-    defines = {"LLAMA_BUILD_NUMBER": "0", "LLAMA_BUILD_COMMIT": UPSTREAM_COMMIT, "GGML_NATIVE": "ON", **preset.defines}
+    defines = {
+        "LLAMA_BUILD_NUMBER": "0",
+        "LLAMA_BUILD_COMMIT": UPSTREAM_COMMIT,
+        "GGML_NATIVE": "ON",
+        **preset.defines,
+    }
     return {
         "build-dir": str(tree / "objects"),
         "cmake.build-type": "Release",
@@ -99,7 +111,15 @@ def _settings(tree: Path, preset: Preset) -> dict[str, object]:
 
 def _environment(tools: Path, compiler: Compiler, jobs: int) -> dict[str, str]:
     """The caller's, less what would steer the compilers behind the cache key's back."""
-    steering = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CUDAFLAGS", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
+    steering = (
+        "CFLAGS",
+        "CXXFLAGS",
+        "CPPFLAGS",
+        "LDFLAGS",
+        "CUDAFLAGS",
+        "NVCC_APPEND_FLAGS",
+        "NVCC_PREPEND_FLAGS",
+    )
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -112,7 +132,7 @@ def _environment(tools: Path, compiler: Compiler, jobs: int) -> dict[str, str]:
         "CXX": compiler.cxx,
         "CMAKE_GENERATOR": "Ninja",
         "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
-        "GIT_DIR": "/nonexistent",  # upstream asks git for a commit and would get that of a repository around it
+        "GIT_DIR": "/nonexistent",  # upstream asks for a commit and would get that of a repository around it
     }
 
 
@@ -128,7 +148,9 @@ def _run_hook(
     log = tree / "build.log"
     if _run_logged(command, tree / "source", environment, log, step):
         step.failed()
-        raise SetupError(f"the native library did not build: {reason_of(log.read_text(errors='replace'))}; log: {log}")
+        raise SetupError(
+            f"the native library did not build: {reason_of(log.read_text(errors='replace'))}; log: {log}"
+        )
     step.done()
     (wheel,) = output.glob("*.whl")
     return wheel
@@ -170,12 +192,14 @@ def reason_of(log: str) -> str:
     for sign, reason in _FAILURES:
         if sign in log:
             return reason
-    errors = [line.strip() for line in log.splitlines() if re.search(r"\berror:|CMake Error", line, re.IGNORECASE)]
+    errors = [
+        line.strip() for line in log.splitlines() if re.search(r"\berror:|CMake Error", line, re.IGNORECASE)
+    ]
     return errors[0] if errors else "no reason given"
 
 
 def check_wheel(wheel: Path, symbols: set[str]) -> None:
-    """Raises SetupError unless the wheel holds the library once, with these functions, and nothing beside the package."""
+    """Raises SetupError unless the wheel holds a library with these functions and only the package."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         astray = [name for name in names if not name.startswith(("llama_cpp/", "llama_cpp_python-"))]
@@ -184,4 +208,6 @@ def check_wheel(wheel: Path, symbols: set[str]) -> None:
         library = archive.read("llama_cpp/lib/libllama.so") if "llama_cpp/lib/libllama.so" in names else b""
     missing = sorted(name for name in symbols if f"\0{name}\0".encode() not in library)
     if missing or not library:
-        raise SetupError(f"{wheel.name} lacks {missing[0] if missing else 'libllama.so'}: the patches are not in it")
+        raise SetupError(
+            f"{wheel.name} lacks {missing[0] if missing else 'libllama.so'}: the patches are not in it"
+        )

@@ -1,7 +1,7 @@
 """Runs scikit-build-core's build hook in the current folder: `wheel_hook.py OUTPUT_DIR SETTINGS_AS_JSON`.
 
-A script of its own because it runs under the build tools' Python, in a session of its own. When the set-up that
-started it dies, however that happens, it takes the compilers down with it: two builds in one tree would spoil it.
+A script of its own because it runs under the build tools' Python, in a session of its own. When the set-up
+that started it dies, however that happens, it takes the compilers along: two builds would spoil one tree.
 """
 
 from __future__ import annotations
