@@ -72,7 +72,7 @@ def ensure_engine(
     offset = _log_size(paths.log)
     process: subprocess.Popen[bytes] | None = None
     while time.monotonic() < deadline:
-        hello = _hello(paths.socket)
+        hello = _hello(paths.socket, attach=True)
         if hello is not None:
             return _handle(paths, hello, process, offset)
         if process is None:
@@ -101,9 +101,12 @@ def _handle(paths: Paths, hello: Handshake, process: subprocess.Popen[bytes] | N
     return Handle(paths, hello, process, offset, death.oom_kill_count())
 
 
-def _hello(path: Path) -> Handshake | None:
+def _hello(path: Path, *, attach: bool = False) -> Handshake | None:
+    """`attach` tells the engine that a client is about to open its stream."""
     try:
-        return Handshake.from_json(call(path, "GET", "/handshake", timeout_s=2.0))
+        return Handshake.from_json(
+            call(path, "GET", "/handshake?attach=1" if attach else "/handshake", timeout_s=2.0)
+        )
     except EngineUnavailable:
         return None
     except (S2Error, KeyError, TypeError, ValueError) as error:

@@ -1,0 +1,78 @@
+"""Serves one generation request: waits for its turn, then streams it or answers as a whole."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from engine.messages import PING_S
+from engine.replies import Reply
+from engine.serving import EVENT_STREAM_START, answer, error_answer, send_events, while_connected
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from engine.job import GenerateJob
+    from engine.state import EngineState
+
+#: A stream's headers wait this long for the first word, so that a refusal gets its own status.
+_FIRST_WAIT_S = 0.25
+
+#: Tokens gather this long into one event. A wake-up of this thread takes time from the decode loop, and
+#: 40 events a second already look continuous.
+_GATHER_S = 0.025
+
+
+class JobResponse(Response):
+    """The answer to a job. When the client goes, the job is cancelled, wherever it is."""
+
+    def __init__(self, state: EngineState, job: GenerateJob, model: str) -> None:
+        super().__init__()
+        self._state = state
+        self._job = job
+        self._reply = Reply(job.call, job.id, model)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if self._job.call.stream:
+                await while_connected(receive, self._stream(scope, receive, send))
+            else:
+                await while_connected(receive, self._whole(scope, receive, send))
+        finally:
+            self._state.finish(self._job)
+
+    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while not self._reply.ended:
+            await self._take(PING_S)
+            await self._job.mailbox.pause(_GATHER_S)
+        error = self._reply.error
+        response = answer(self._reply.whole()) if error is None else error_answer(error)
+        await response(scope, receive, send)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._take(_FIRST_WAIT_S)
+        if self._reply.error is not None:
+            await error_answer(self._reply.error)(scope, receive, send)
+            return
+        await send(EVENT_STREAM_START)
+        await send_events(send, self._reply.first_events())
+        sent_at = time.monotonic()
+        while True:
+            events = self._reply.events()
+            if not events and time.monotonic() - sent_at >= PING_S:
+                events = b": ping\n\n"
+            if events:
+                sent_at = time.monotonic()
+                await send_events(send, events, last=self._reply.ended)
+            if self._reply.ended:
+                return
+            await self._job.mailbox.pause(_GATHER_S)
+            await self._take(PING_S)
+
+    async def _take(self, timeout_s: float) -> None:
+        self._reply.take(await self._job.mailbox.get(timeout_s))
+        if self._reply.timings is not None:
+            self._state.timings = self._reply.timings
+        self._state.touch()

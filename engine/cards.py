@@ -1,0 +1,103 @@
+"""Words the engine's state for its clients; `engine.messages` reads them back."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine import __version__
+from engine.messages import API_VERSION
+from engine.request import MODES
+
+if TYPE_CHECKING:
+    from engine.plan import Plan
+    from engine.state import EngineState, Loaded
+
+_CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load"]
+_MODES = [dataclasses.asdict(mode) for mode in MODES.values()]
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def handshake(state: EngineState) -> dict[str, Any]:
+    return {
+        "api": list(API_VERSION),
+        "build": __version__,
+        "instance": state.instance,
+        "pid": state.pid,
+        "capabilities": _CAPABILITIES,
+        "model": state.state,
+    }
+
+
+def snapshot(state: EngineState) -> dict[str, Any]:
+    loaded = state.loaded
+    running = sum(job.started for job in state.jobs.values())
+    return {
+        "instance": state.instance,
+        "state": state.state,
+        "progress": round(state.progress, 4),
+        "error": state.error,
+        "model": None if loaded is None else _model_card(loaded),
+        "plan": None if loaded is None else _plan_card(loaded.plan),
+        "settings": settings(state),
+        "modes": _MODES,
+        "notices": [] if loaded is None else list(loaded.plan.notices),
+        "running": running,
+        "queued": len(state.jobs) - running,
+        "clients": len(state.streams),
+        "timings": None if state.timings is None else state.timings.as_json(),
+        "rss_bytes": rss_bytes(),
+    }
+
+
+def settings(state: EngineState) -> dict[str, Any]:
+    return dataclasses.asdict(state.speculation)
+
+
+def model_name(state: EngineState) -> str:
+    if state.loaded is not None:
+        return state.loaded.info.name
+    return state.loading.load.path.stem if state.loading is not None else ""
+
+
+def model_list(state: EngineState) -> list[dict[str, Any]]:
+    """OpenAI's list with the one loaded model, and llama.cpp's `meta`."""
+    if state.loaded is None:
+        return []
+    info, plan = state.loaded.info, state.loaded.plan
+    meta = {"n_ctx": plan.n_ctx, "n_ctx_train": info.n_ctx_train, "size": info.size_bytes}
+    return [{"id": info.name, "object": "model", "created": 0, "owned_by": "local", "meta": meta}]
+
+
+def rss_bytes() -> int:
+    """Memory this process holds, resident pages of mapped files included; 0 where unknown."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _model_card(loaded: Loaded) -> dict[str, Any]:
+    info = loaded.info
+    return {
+        "path": str(info.path),
+        "name": info.name,
+        "arch": info.arch,
+        "size_bytes": info.size_bytes,
+        "n_ctx": loaded.plan.n_ctx,
+        "n_ctx_train": info.n_ctx_train,
+        "n_expert": info.n_expert,
+        "n_expert_used": info.n_expert_used,
+        "is_moe": info.is_moe,
+    }
+
+
+def _plan_card(plan: Plan) -> dict[str, Any]:
+    return {
+        "n_ctx": plan.n_ctx,
+        "n_threads": plan.n_threads,
+        "n_ubatch": plan.n_ubatch,
+        "reasons": dict(plan.reasons),
+    }

@@ -1,0 +1,120 @@
+"""The work of the decode thread, and the mailbox that carries its events to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from engine.errors import S2Error
+from engine.events import Event
+
+if TYPE_CHECKING:
+    from engine.native import CancelFlag
+    from engine.wire import Call, Load
+
+
+class Cancel:
+    """A wish to stop that can be uttered before the native library, and so its flag, is there."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._flag: CancelFlag | None = None
+
+    def set(self) -> None:
+        self.is_set = True
+        if self._flag is not None:
+            self._flag.set()
+
+    def attach(self, flag: CancelFlag) -> CancelFlag:
+        """From now on `flag` is set as well. Either thread may come first: each writes, then reads."""
+        self._flag = flag
+        if self.is_set:
+            flag.set()
+        return flag
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The decode thread has taken up the request."""
+
+    prompt_tokens: int
+    mode: str
+
+
+Item: TypeAlias = Started | Event | S2Error
+
+
+class Mailbox:
+    """Items from the decode thread to one coroutine; unbounded, since text never drops.
+
+    `put` is cheap: it wakes the event loop only when the coroutine waits for an item, and for the last one.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._items: deque[Item] = deque()
+        self._waiting = False
+        self._closed = False
+        self._sleeper: asyncio.Future[None] | None = None
+
+    def put(self, item: Item, *, last: bool = False) -> None:
+        if self._closed:
+            return
+        self._items.append(item)
+        self._closed = last
+        if last or self._waiting:
+            self._waiting = False
+            with contextlib.suppress(RuntimeError):  # the event loop is gone: nobody is left to tell
+                self._loop.call_soon_threadsafe(self._wake)
+
+    async def get(self, timeout_s: float) -> list[Item]:
+        """Everything put since the last call, as soon as there is something; nothing after the time."""
+        self._waiting = True  # before looking, so that an item put in between wakes us
+        if not self._items:
+            await self._sleep(timeout_s)
+        self._waiting = False
+        items = []
+        while self._items:
+            items.append(self._items.popleft())
+        return items
+
+    async def pause(self, seconds: float) -> None:
+        """Lets items gather for a while; the last item ends the pause."""
+        if not self._closed:
+            await self._sleep(seconds)
+
+    async def _sleep(self, seconds: float) -> None:
+        self._sleeper = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self._wake)
+        try:
+            await self._sleeper
+        finally:
+            timer.cancel()
+            self._sleeper = None
+
+    def _wake(self) -> None:
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
+
+
+@dataclass(eq=False, slots=True)
+class GenerateJob:
+    """One request on its way through the queue and the decode thread."""
+
+    id: str
+    call: Call
+    mailbox: Mailbox
+    cancel: Cancel = field(default_factory=Cancel)
+    started: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class LoadJob:
+    load: Load
+    cancel: Cancel = field(default_factory=Cancel)
+
+
+Job: TypeAlias = GenerateJob | LoadJob

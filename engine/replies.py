@@ -1,0 +1,162 @@
+"""Writes the answers of the engine's HTTP interface: OpenAI's shapes, with `timings` and `s2` added."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from engine.errors import S2Error
+from engine.events import OPENAI_FINISH, Done, Prefill, Timings, Tokens
+from engine.job import Item, Started
+from engine.wire import Call
+
+dumps = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def error_object(error: S2Error) -> dict[str, Any]:
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    detail = {"code": error.code, "message": error.message, "hint": error.hint, "type": kind}
+    return {"error": detail}
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """`data` as one server-sent event."""
+    return f"data: {dumps(data)}\n\n".encode()
+
+
+class Reply:
+    """Gathers what the decode loop says about one request, and words it. `ended` after its last item."""
+
+    def __init__(self, call: Call, request_id: str, model: str) -> None:
+        self._call = call
+        chat = call.prompt is None
+        self._content = self._delta if chat else self._text
+        kind = "chat.completion" if chat else "text_completion"
+        self._head = {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{request_id}",
+            "object": f"{kind}.chunk" if chat and call.stream else kind,
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._started = Started(prompt_tokens=0, mode="")
+        self._received_at = time.monotonic()
+        self._texts: list[str] = []
+        self._ids: list[int] = []
+        self._progress: Prefill | None = None
+        self.timings: Timings | None = None
+        self.done: Done | None = None
+        self.error: S2Error | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.done is not None or self.error is not None
+
+    def take(self, items: Iterable[Item]) -> None:
+        """Adds what the decode loop said. Text is kept until it is worded; of progress only the latest."""
+        for item in items:
+            if isinstance(item, Tokens):
+                self._texts.append(item.text)
+                self._ids += item.ids
+                self.timings = item.timings
+            elif isinstance(item, Prefill):
+                self._progress = item
+            elif isinstance(item, Started):
+                self._started = item
+            elif isinstance(item, Done):
+                self._texts.append(item.text)
+                self.timings = item.timings
+                self.done = item
+            else:
+                self.error = item
+
+    def first_events(self) -> bytes:
+        if self._call.prompt is not None:
+            return b""
+        return event(self._chunk({"role": "assistant", "content": ""}))
+
+    def events(self) -> bytes:
+        """The events for everything taken since the last call; nothing when there is nothing to say."""
+        found = []
+        if self._progress is not None:
+            if self._call.return_progress:
+                found.append(
+                    event(self._chunk({}) | {"prompt_progress": self._progress_object(self._progress)})
+                )
+            self._progress = None
+        text = "".join(self._texts)
+        if text or (self._ids and (self._call.return_tokens or self._call.timings_per_token)):
+            found.append(event(self._chunk({"content": text}) | self._extras()))
+        self._texts.clear()
+        self._ids.clear()
+        if self.error is not None:
+            found.append(event(error_object(self.error)))
+        elif self.done is not None:
+            found += self._last_events(self.done)
+        return b"".join(found)
+
+    def whole(self) -> dict[str, Any]:
+        """The answer as one object, once `done` is there."""
+        done = self.done
+        assert done is not None
+        text = "".join(self._texts)
+        answer: dict[str, Any] = {**self._head, "choices": [self._whole_choice(text, done)]}
+        answer |= {"usage": self._usage(done.timings), **self._end(done)}
+        return answer | ({"tokens": self._ids} if self._call.return_tokens else {})
+
+    def _last_events(self, done: Done) -> list[bytes]:
+        found = [event(self._chunk({}, finish=OPENAI_FINISH[done.reason]) | self._end(done))]
+        if self._call.include_usage:
+            found.append(event({**self._head, "choices": [], "usage": self._usage(done.timings)}))
+        found.append(b"data: [DONE]\n\n")
+        return found
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+        chunk = {**self._head, "choices": [self._content(delta, finish)]}
+        # OpenAI: asking for usage puts a null into every chunk but the last.
+        return chunk | ({"usage": None} if self._call.include_usage else {})
+
+    @staticmethod
+    def _delta(delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
+        return {"index": 0, "delta": delta, "finish_reason": finish}
+
+    @staticmethod
+    def _text(delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
+        return {"index": 0, "text": delta.get("content", ""), "logprobs": None, "finish_reason": finish}
+
+    def _whole_choice(self, text: str, done: Done) -> dict[str, Any]:
+        choice = self._content({"content": text}, OPENAI_FINISH[done.reason])
+        if "delta" in choice:
+            choice["message"] = {"role": "assistant", **choice.pop("delta")}
+        return choice
+
+    def _extras(self) -> dict[str, Any]:
+        extras: dict[str, Any] = {"tokens": self._ids} if self._call.return_tokens else {}
+        if self._call.timings_per_token and self.timings is not None:
+            extras["timings"] = self.timings.as_json()
+        return extras
+
+    def _progress_object(self, progress: Prefill) -> dict[str, Any]:
+        elapsed_ms = round(1e3 * (time.monotonic() - self._received_at), 1)
+        return {
+            "total": progress.total,
+            "cache": progress.cached,
+            "processed": progress.done,
+            "time_ms": elapsed_ms,
+        }
+
+    def _end(self, done: Done) -> dict[str, Any]:
+        return {
+            "timings": done.timings.as_json(),
+            "s2": {"mode": self._started.mode, "finish": done.reason},
+        }
+
+    def _usage(self, timings: Timings) -> dict[str, Any]:
+        prompt, completion = self._started.prompt_tokens, timings.predicted_n
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": timings.cache_n},
+        }

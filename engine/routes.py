@@ -1,0 +1,119 @@
+"""The calls of the engine's HTTP interface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import Route
+
+from engine.answering import JobResponse
+from engine.cards import handshake, model_list, model_name, settings
+from engine.errors import BadRequest, S2Error
+from engine.fields import Fields
+from engine.messages import CLIENT_HEADER
+from engine.serving import answer, error_answer, read_object
+from engine.telemetry import TelemetryResponse
+from engine.wire import parse_chat, parse_completion, parse_load, parse_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from starlette.requests import Request
+
+    from engine.state import EngineState
+    from engine.wire import Call
+
+_HEALTH = {"ready": "ok", "empty": "no model"}
+
+
+def create_app(state: EngineState) -> Starlette:
+    calls = Calls(state)
+    return Starlette(
+        routes=[
+            Route("/handshake", calls.handshake),
+            Route("/health", calls.health),
+            Route("/load", calls.load, methods=["POST"]),
+            Route("/v1/models", calls.models),
+            Route("/v1/chat/completions", calls.chat, methods=["POST"]),
+            Route("/v1/completions", calls.completion, methods=["POST"]),
+            Route("/cancel", calls.cancel, methods=["POST"]),
+            Route("/settings", calls.settings, methods=["GET", "POST"]),
+            Route("/telemetry", calls.telemetry),
+            Route("/shutdown", calls.shutdown, methods=["POST"]),
+        ],
+        exception_handlers={S2Error: _s2_error, HTTPException: _http_error, ClientDisconnect: _gone},
+    )
+
+
+class Calls:
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
+
+    async def handshake(self, request: Request) -> Response:
+        if "attach" in request.query_params:
+            self._state.uses += 1  # this client is about to open a stream; do not leave meanwhile
+        return answer(handshake(self._state))
+
+    async def health(self, _: Request) -> Response:
+        state = self._state.state
+        body = {"status": _HEALTH.get(state, state), "error": self._state.error}
+        return answer(body, 200 if state == "ready" else 503)
+
+    async def load(self, request: Request) -> Response:
+        load = parse_load(await read_object(request))
+        started = self._state.load(load, _client(request))
+        return answer({"state": self._state.state}, 202 if started else 200)
+
+    async def models(self, _: Request) -> Response:
+        return answer({"object": "list", "data": model_list(self._state)})
+
+    async def chat(self, request: Request) -> Response:
+        return await self._generate(request, parse_chat)
+
+    async def completion(self, request: Request) -> Response:
+        return await self._generate(request, parse_completion)
+
+    async def cancel(self, request: Request) -> Response:
+        name = Fields(await read_object(request)).text("request_id")
+        if not name:
+            raise BadRequest("request_id is missing")
+        return answer({"cancelled": self._state.cancel(name)})
+
+    async def settings(self, request: Request) -> Response:
+        if request.method == "POST":
+            self._state.change_settings(parse_settings(await read_object(request)))
+        return answer(settings(self._state))
+
+    async def telemetry(self, request: Request) -> Response:
+        return TelemetryResponse(self._state, _client(request))
+
+    async def shutdown(self, _: Request) -> Response:
+        self._state.leave()
+        return answer({"leaving": True})
+
+    async def _generate(self, request: Request, parse: Callable[[Mapping[str, Any]], Call]) -> Response:
+        job = self._state.submit(parse(await read_object(request)))
+        return JobResponse(self._state, job, model_name(self._state))
+
+
+def _client(request: Request) -> str:
+    return request.headers.get(CLIENT_HEADER, "")
+
+
+async def _s2_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, S2Error)
+    return error_answer(error)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    wrong = BadRequest("no such call" if error.status_code == 404 else str(error.detail))
+    return Response(error_answer(wrong).body, error.status_code, error.headers, "application/json")
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)

@@ -1,0 +1,174 @@
+"""What the engine process knows about itself. Lives on the event loop; the decode thread posts changes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import BadRequest, Busy, EngineUnavailable
+from engine.events import Done, Timings
+from engine.job import GenerateJob, LoadJob, Mailbox
+from engine.messages import State
+from engine.request import Speculation
+from engine.worker import Worker
+
+if TYPE_CHECKING:
+    from engine.model import ModelInfo
+    from engine.plan import Plan
+    from engine.wire import Call, Load
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The model that is loaded, and how."""
+
+    load: Load
+    info: ModelInfo
+    plan: Plan
+
+
+class EngineState:
+    """Model, settings, requests and clients. Must be made inside the event loop."""
+
+    def __init__(self, pid: int) -> None:
+        self.instance = uuid.uuid4().hex
+        self.pid = pid
+        self.speculation = Speculation()
+        self.loaded: Loaded | None = None
+        self.loading: LoadJob | None = None
+        self.progress = 0.0
+        self.error: str | None = None
+        self.timings: Timings | None = None
+        self.jobs: dict[str, GenerateJob] = {}
+        self.streams: dict[asyncio.Event, str] = {}  # wakes a telemetry stream → its client's name
+        self.leaving = asyncio.Event()
+        self.uses = 0  # grows with each request that counts as use; the lifetime watches it
+        self.worker = Worker(self)
+        self.worker.start()
+
+    @property
+    def state(self) -> State:
+        if self.loading is not None:
+            return "loading"
+        if self.error is not None:
+            return "error"
+        return "empty" if self.loaded is None else "ready"
+
+    @property
+    def busy(self) -> bool:
+        """Somebody uses this engine right now."""
+        return bool(self.streams or self.jobs)
+
+    def touch(self) -> None:
+        """Something changed that telemetry shows."""
+        for wake in self.streams:
+            wake.set()
+
+    def leave(self) -> None:
+        """Ends all work and all streams; the process goes on to leave."""
+        self.leaving.set()
+        for job in self.jobs.values():
+            self._cancel(job)
+        if self.loading is not None:
+            self.loading.cancel.set()
+        self.worker.stop()
+        self.touch()
+
+    # Requests
+
+    def submit(self, call: Call) -> GenerateJob:
+        """Puts a request into the queue. `finish` must be called when its client is gone or served."""
+        if self.leaving.is_set():
+            raise EngineUnavailable("the engine is leaving")
+        if self.state == "error":
+            raise EngineUnavailable(f"no model is loaded: {self.error}", hint="load another model")
+        if self.state == "empty":
+            raise EngineUnavailable("no model is loaded", hint="load one with POST /load")
+        self._checked(call.speculation_over(self.speculation))
+        name = call.request_id or uuid.uuid4().hex
+        if name in self.jobs:
+            raise BadRequest(f"request_id {name!r} is in use by a running request")
+        job = self.jobs[name] = GenerateJob(name, call, Mailbox())
+        self.worker.submit(job)
+        self.touch()
+        return job
+
+    def finish(self, job: GenerateJob) -> None:
+        job.cancel.set()
+        self.jobs.pop(job.id, None)
+        self.uses += 1
+        self.touch()
+
+    def cancel(self, name: str) -> bool:
+        job = self.jobs.get(name)
+        if job is None:
+            return False
+        self._cancel(job)
+        return True
+
+    def _cancel(self, job: GenerateJob) -> None:
+        job.cancel.set()
+        if not job.started:  # the thread is busy with another one; this client need not wait for it
+            job.mailbox.put(Done("cancel", "", Timings()), last=True)
+
+    # Models
+
+    def load(self, load: Load, client: str) -> bool:
+        """Starts loading; False when that model is loaded or on its way already.
+
+        Raises `Busy` when that would take the model away from somebody else.
+        """
+        self.uses += 1
+        current = self.loading.load if self.loading else self.loaded.load if self.loaded else None
+        if current == load:
+            return False
+        if current is not None and (self.jobs or self._others(client)):
+            raise Busy(
+                f"{current.path.name} is in use by another program or request",
+                hint="close it, or wait until it has finished",
+            )
+        if self.loading is not None:
+            self.loading.cancel.set()
+        self.loading, self.loaded, self.error, self.progress = LoadJob(load), None, None, 0.0
+        self.timings = None
+        self.worker.submit(self.loading)
+        self.touch()
+        return True
+
+    def _others(self, client: str) -> bool:
+        return any(not client or other != client for other in self.streams.values())
+
+    def load_progress(self, job: LoadJob, progress: float) -> None:
+        if job is self.loading:
+            self.progress = progress
+            self.touch()
+
+    def load_done(self, job: LoadJob, info: ModelInfo, plan: Plan) -> None:
+        if job is self.loading:
+            self.loading, self.loaded, self.progress = None, Loaded(job.load, info, plan), 1.0
+            self.speculation = plan.speculation
+            self.touch()
+
+    def load_failed(self, job: LoadJob, error: str) -> None:
+        if job is self.loading:
+            self.loading, self.error = None, error
+            self.touch()
+
+    # Settings
+
+    def change_settings(self, changes: Mapping[str, Any]) -> None:
+        self.speculation = self._checked(dataclasses.replace(self.speculation, **changes))
+        self.touch()
+
+    def _checked(self, speculation: Speculation) -> Speculation:
+        used = self.loaded.info.n_expert_used if self.loaded is not None else 0
+        if used and speculation.draft_experts > used:
+            raise BadRequest(
+                f"draft_experts is {speculation.draft_experts}, the model uses {used} experts per token",
+                hint=f"a number from 1 to {used}",
+            )
+        return speculation

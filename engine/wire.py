@@ -1,0 +1,212 @@
+"""Reads the requests of the engine's HTTP interface: OpenAI's names, with llama.cpp's and our extras."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import BadRequest
+from engine.fields import Fields
+from engine.request import Sampling, Speculation
+
+_NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
+
+#: Fields that would change the answer and that this engine cannot honour, with their harmless values.
+_UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(
+        (
+            *("tools", "functions", "logprobs", "top_logprobs", "logit_bias", "grammar", "json_schema"),
+            *("audio", "prediction", "suffix", "echo", "n_probs", "mirostat", "dry_multiplier"),
+            *("xtc_probability", "dynatemp_range", "chat_template_kwargs", "prefill_assistant"),
+        ),
+        _NOTHING,
+    ),
+    "n": (None, 1),
+    "best_of": (None, 1),
+    "typical_p": (None, 1),
+    "modalities": (None, ["text"]),
+    "response_format": (None, {"type": "text"}),
+}
+
+_SAMPLING_NUMBERS = (
+    *("temperature", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty"),
+)
+_SPECULATION = ("mode", "draft_experts", "draft_length")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One generation request: either `messages` as (role, content) or a raw `prompt`."""
+
+    messages: tuple[tuple[str, str], ...]
+    prompt: str | None
+    sampling: Sampling
+    speculation: Mapping[str, Any]
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    ignore_eos: bool
+    stream: bool
+    include_usage: bool
+    timings_per_token: bool
+    return_progress: bool
+    return_tokens: bool
+    request_id: str | None
+
+    def speculation_over(self, defaults: Speculation) -> Speculation:
+        """The speculation asked for, `defaults` where the request says nothing."""
+        return dataclasses.replace(defaults, **self.speculation)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A model to load. `wishes` are the numbers the client insists on."""
+
+    path: Path
+    wishes: Mapping[str, Any]
+
+
+def parse_chat(body: Mapping[str, Any]) -> Call:
+    return _parse_call(Fields(body), messages=_messages(body.get("messages")), prompt=None)
+
+
+def parse_completion(body: Mapping[str, Any]) -> Call:
+    fields = Fields(body)
+    prompt = fields.text("prompt")
+    if prompt is None:
+        raise fields.wrong("prompt", "a string")
+    return _parse_call(fields, messages=(), prompt=prompt)
+
+
+def parse_load(body: Mapping[str, Any]) -> Load:
+    fields = Fields(body)
+    model = fields.text("model")
+    if not model or not Path(model).is_absolute():
+        raise BadRequest("model is not the absolute path of a file")
+    wishes: dict[str, Any] = {"n_ctx": fields.integer("n_ctx"), "n_threads": fields.integer("n_threads")}
+    for name, value in wishes.items():
+        if value is not None and value < 1:
+            raise fields.wrong(name, "a positive number")
+    wishes |= parse_speculation(body)
+    return Load(Path(model), {name: value for name, value in wishes.items() if value is not None})
+
+
+def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(body) - set(_SPECULATION))
+    if unknown:
+        raise BadRequest(f"unknown setting {unknown[0]!r}", hint="one of " + ", ".join(_SPECULATION))
+    return parse_speculation(body)
+
+
+def parse_speculation(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the speculation fields that are set, each checked."""
+    fields = Fields(body)
+    asked = {
+        "mode": fields.text("mode"),
+        "draft_experts": fields.integer("draft_experts"),
+        "draft_length": fields.integer("draft_length"),
+    }
+    asked = {name: value for name, value in asked.items() if value is not None}
+    Speculation(**asked)  # type: ignore[arg-type]
+    return asked
+
+
+def _parse_call(fields: Fields, *, messages: tuple[tuple[str, str], ...], prompt: str | None) -> Call:
+    _refuse_unsupported(fields)
+    return Call(
+        messages=messages,
+        prompt=prompt,
+        sampling=_sampling(fields),
+        speculation=parse_speculation({name: fields.get(name) for name in _SPECULATION}),
+        max_tokens=_max_tokens(fields),
+        stop=_stop(fields),
+        ignore_eos=fields.flag("ignore_eos"),
+        stream=fields.flag("stream"),
+        include_usage=fields.object("stream_options").flag("include_usage"),
+        timings_per_token=fields.flag("timings_per_token"),
+        return_progress=fields.flag("return_progress"),
+        return_tokens=fields.flag("return_tokens"),
+        request_id=_request_id(fields),
+    )
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    for name, harmless in _UNSUPPORTED.items():
+        if fields.get(name) not in harmless:
+            raise BadRequest(f"{name} is not supported by this engine", hint="leave it out")
+
+
+def _sampling(fields: Fields) -> Sampling:
+    asked: dict[str, Any] = {name: fields.number(name) for name in _SAMPLING_NUMBERS}
+    asked |= {name: fields.integer(name) for name in ("top_k", "repeat_last_n", "seed")}
+    if asked["seed"] == -1:  # llama.cpp's way to ask for a random one
+        asked["seed"] = None
+    return Sampling(**{name: value for name, value in asked.items() if value is not None})
+
+
+def _max_tokens(fields: Fields) -> int | None:
+    for name in ("max_completion_tokens", "max_tokens", "n_predict"):
+        value = fields.integer(name)
+        if value is None:
+            continue
+        if value == -1:
+            return None
+        if value < 1:
+            raise fields.wrong(name, "a positive number")
+        return value
+    return None
+
+
+def _stop(fields: Fields) -> tuple[str, ...]:
+    value = fields.get("stop")
+    if value is None or value == "":
+        return ()
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or len(strings) > 64:
+        raise fields.wrong("stop", "a string or a list of up to 64")
+    if not all(isinstance(string, str) and string for string in strings):
+        raise fields.wrong("stop", "a list of strings with text in them")
+    return tuple(fields.clean("stop", string) for string in strings)
+
+
+def _request_id(fields: Fields) -> str | None:
+    value = fields.text("request_id")
+    if value is not None and not 0 < len(value) <= 128:
+        raise fields.wrong("request_id", "1 to 128 characters long")
+    return value
+
+
+def _messages(value: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, list) or not value:
+        raise BadRequest("messages is not a list with at least one message")
+    return tuple(_message(message, f"messages[{at}]") for at, message in enumerate(value))
+
+
+def _message(value: Any, where: str) -> tuple[str, str]:
+    if not isinstance(value, dict):
+        raise BadRequest(f"{where} is not an object")
+    fields = Fields(value, f"{where}.")
+    role = fields.text("role")
+    if not role:
+        raise fields.wrong("role", "a string")
+    if value.get("tool_calls"):
+        raise BadRequest(f"{where}.tool_calls is not supported by this engine")
+    return ("system" if role == "developer" else role), _content(fields)
+
+
+def _content(fields: Fields) -> str:
+    value = fields.get("content")
+    if isinstance(value, str):
+        return fields.clean("content", value)
+    if not isinstance(value, list):
+        raise fields.wrong("content", "a string or a list of text parts")
+    parts = [part.get("text") if _is_text(part) else None for part in value]
+    if not all(isinstance(part, str) for part in parts):
+        raise fields.wrong("content", "a string or a list of text parts")
+    return fields.clean("content", "".join(str(part) for part in parts))
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text"

@@ -1,0 +1,162 @@
+"""The one thread that owns the model: loads it and runs one request after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import Cancelled, EngineUnavailable, S2Error
+from engine.events import Done, Timings
+from engine.job import GenerateJob, LoadJob, Started
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from engine.job import Job
+    from engine.request import Request
+    from engine.session import Session
+    from engine.state import EngineState
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_STEP_S = 0.1
+
+
+class Worker(threading.Thread):
+    """Takes jobs in the order they came. Native code, numpy and the model live in this thread only.
+
+    Imports of the heavy parts stand in the methods: the process answers its socket before they are there.
+    """
+
+    def __init__(self, state: EngineState) -> None:
+        super().__init__(name="decode", daemon=True)
+        self._loop = asyncio.get_running_loop()
+        self._state = state
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._session: Session | None = None
+
+    def submit(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Lets the thread end after the job it is at, which its own `cancel` shortens."""
+        self._jobs.put(None)
+
+    def run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if isinstance(job, LoadJob):
+                self._load(job)
+            else:
+                self._serve(job)
+
+    def _load(self, job: LoadJob) -> None:
+        if job.cancel.is_set:
+            return
+        self._unload()
+        try:
+            self._load_model(job)
+        except Cancelled:
+            self._tell(self._state.load_failed, job, "loading was stopped")
+        except S2Error as error:
+            self._tell(self._state.load_failed, job, error.line())
+        except Exception as error:
+            log.exception("loading failed")
+            self._tell(self._state.load_failed, job, f"loading failed: {error!r}")
+
+    def _load_model(self, job: LoadJob) -> None:
+        from engine.device import detect
+        from engine.model import read_model_info
+        from engine.native import CancelFlag
+        from engine.plan import Wishes, make_plan
+        from engine.session import Session
+
+        info = read_model_info(job.load.path)
+        plan = make_plan(detect(), info, Wishes(**job.load.wishes))
+        flag = job.cancel.attach(CancelFlag())
+        self._session = Session.load(job.load.path, plan, on_progress=self._progress_of(job), cancel=flag)
+        self._tell(self._state.load_done, job, self._session.info, self._session.plan)
+
+    def _progress_of(self, job: LoadJob) -> Callable[[float], None]:
+        last = 0.0
+
+        def report(progress: float) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= _PROGRESS_STEP_S:
+                last = now
+                self._post(self._state.load_progress, job, progress)
+
+        return report
+
+    def _unload(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _serve(self, job: GenerateJob) -> None:
+        if job.cancel.is_set:
+            job.mailbox.put(Done("cancel", "", Timings()), last=True)
+            return
+        job.started = True
+        try:
+            self._generate(job)
+        except Cancelled:
+            job.mailbox.put(Done("cancel", "", Timings()), last=True)
+        except S2Error as error:
+            job.mailbox.put(error, last=True)
+        except Exception as error:
+            log.exception("a request failed")
+            job.mailbox.put(S2Error(f"the request failed inside the engine: {error!r}"), last=True)
+
+    def _generate(self, job: GenerateJob) -> None:
+        session = self._session
+        if session is None:
+            raise EngineUnavailable("no model is loaded", hint="the load before this request failed")
+
+        from engine.loop import generate
+        from engine.native import CancelFlag
+
+        request = self._request(session, job)
+        job.mailbox.put(Started(len(request.prompt), request.speculation.mode))
+        flag = job.cancel.attach(CancelFlag())
+        for event in generate(session, request, flag):
+            job.mailbox.put(event, last=isinstance(event, Done))
+
+    def _request(self, session: Session, job: GenerateJob) -> Request:
+        from engine.chat import Message
+        from engine.request import Request
+
+        call = job.call
+        if call.prompt is None:
+            prompt = session.tokenize_chat([Message(role, content) for role, content in call.messages])
+        else:
+            prompt = session.tokenize_text(call.prompt)
+        return Request(
+            prompt=prompt,
+            sampling=call.sampling,
+            speculation=call.speculation_over(self._state.speculation),
+            max_tokens=call.max_tokens,
+            stop=call.stop,
+            ignore_eos=call.ignore_eos,
+        )
+
+    def _post(self, change: Callable[..., None], *values: Any) -> None:
+        """Applies a change to the state on the event loop, soon."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is leaving
+            self._loop.call_soon_threadsafe(change, *values)
+
+    def _tell(self, change: Callable[..., None], *values: Any) -> None:
+        """Like `_post`, but waits for it: the next job must find the settings of the new model."""
+        applied = threading.Event()
+
+        def apply() -> None:
+            change(*values)
+            applied.set()
+
+        self._post(apply)
+        applied.wait(10)
