@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _FIRST_WAIT_S = 0.25
 
 #: Tokens gather this long into one event. A wake-up of this thread takes time from the decode loop, and
-#: 40 events a second already look continuous.
-_GATHER_S = 0.025
+#: 25 events a second already look continuous.
+_GATHER_S = 0.04
 
 
 class JobResponse(Response):

@@ -20,13 +20,20 @@ from engine.probe import call
 _STEP_S = 0.02
 
 
+class EngineProcess(subprocess.Popen[bytes]):
+    """Outlives the program that started it where others use it, so `Popen` need not warn of that."""
+
+    def __del__(self) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True)
 class Handle:
     """A running engine. `process` is set when this program started it."""
 
     paths: Paths
     hello: Handshake
-    process: subprocess.Popen[bytes] | None
+    process: EngineProcess | None
     log_offset: int
     oom_kills: int
 
@@ -70,7 +77,7 @@ def ensure_engine(
     deadline = time.monotonic() + timeout_s
     _check_folder(paths.socket.parent)
     offset = _log_size(paths.log)
-    process: subprocess.Popen[bytes] | None = None
+    process: EngineProcess | None = None
     while time.monotonic() < deadline:
         hello = _hello(paths.socket, attach=True)
         if hello is not None:
@@ -87,7 +94,7 @@ def ensure_engine(
     raise EngineUnavailable(f"the engine did not answer within {timeout_s:g} s", hint=_holder(paths))
 
 
-def _handle(paths: Paths, hello: Handshake, process: subprocess.Popen[bytes] | None, offset: int) -> Handle:
+def _handle(paths: Paths, hello: Handshake, process: EngineProcess | None, offset: int) -> Handle:
     if hello.api[0] != API_VERSION[0]:
         _discard(process)
         raise EngineUnavailable(
@@ -113,12 +120,12 @@ def _hello(path: Path, *, attach: bool = False) -> Handshake | None:
         raise EngineUnavailable(f"something that is no engine answers at {path}: {error!r}") from error
 
 
-def _spawn(paths: Paths, service: bool, linger_s: float) -> subprocess.Popen[bytes]:
+def _spawn(paths: Paths, service: bool, linger_s: float) -> EngineProcess:
     options = ["--runtime", str(paths.runtime), "--state", str(paths.state), "--linger", f"{linger_s:g}"]
     options += ["--starter", str(os.getpid()), *(["--service"] if service else [])]
     log = _open_log(paths.log)
     try:
-        return subprocess.Popen(
+        return EngineProcess(
             [sys.executable, _isolation(), "-m", "engine.server", *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -156,7 +163,7 @@ def _log_size(path: Path) -> int:
         return 0
 
 
-def _discard(process: subprocess.Popen[bytes] | None) -> None:
+def _discard(process: EngineProcess | None) -> None:
     if process is None:
         return
     process.terminate()
