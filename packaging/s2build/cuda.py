@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from s2build.children import printed
+
 # Jetson boards before JetPack 7 have no nvidia-smi that tells; the model name does.
 _JETSON_ARCHS = (("thor", "110"), ("orin", "87"), ("xavier", "72"))
+_ASK_GPU = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,7 @@ def find_gpu(root: Path = Path("/")) -> Gpu | None:
         return Gpu(arch, jetson=True)
     if not (root / "dev/nvidia0").exists():
         return None
-    return Gpu(parse_compute_caps(_nvidia_smi()), jetson=False)
-
-
-def _nvidia_smi() -> str:
-    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    return Gpu(parse_compute_caps(printed(_ASK_GPU)), jetson=False)
 
 
 def find_nvcc() -> str:
@@ -96,16 +90,7 @@ def find_nvcc() -> str:
 
 def find_toolkit() -> Toolkit | None:
     nvcc = find_nvcc()
-    return Toolkit(nvcc, parse_nvcc_release(_nvcc_version(nvcc))) if nvcc else None
-
-
-def _nvcc_version(nvcc: str) -> str:
-    try:
-        return subprocess.run(
-            [nvcc, "--version"], capture_output=True, text=True, timeout=30, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    return Toolkit(nvcc, parse_nvcc_release(printed([nvcc, "--version"]))) if nvcc else None
 
 
 def cuda_preset(archs: str, toolkit: Toolkit) -> Preset:

@@ -6,11 +6,11 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from s2build.children import run
 from s2build.console import Step, say
 from s2build.cuda import choose_preset, find_gpu, find_nvcc, find_toolkit
 from s2build.machine import parse_cpu_features
@@ -110,13 +110,13 @@ def _python_id() -> str:
 def make_venv() -> None:
     step = Step("Python environment")
     base = getattr(sys, "_base_executable", None) or sys.executable
-    result = _run([base, "-I", "-m", "venv", "--clear", str(VENV)])
-    if result.returncode:
+    outcome = run([base, "-I", "-m", "venv", "--clear", VENV])
+    if not outcome.ok:
         step.failed()
-        if "ensurepip" in result.stdout:
+        if "ensurepip" in outcome.output:
             version = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
             raise SetupError(f"{base} cannot make virtual environments: sudo apt install {version}")
-        raise SetupError(f"cannot make {VENV}: {_last_line(result.stdout)}")
+        raise SetupError(f"cannot make {VENV}: {_last_line(outcome.output)}")
     step.done()
 
 
@@ -125,22 +125,27 @@ def install_locked(lock: Path) -> None:
     total = len(re.findall(r"^\S+==", lock.read_text(), re.MULTILINE))
     step = Step(f"Python packages ({lock.stem})")
     command = [*_pip_install(), "--require-hashes", "--no-deps", "--progress-bar", "off", "-r", str(lock)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert process.stdout is not None
-    lines: list[str] = []
-    for line in process.stdout:
-        lines.append(line)
-        if line.startswith(("Collecting", "Requirement already", "Ignoring")):
-            step.update(
-                sum(seen.startswith(("Collecting", "Requirement already", "Ignoring")) for seen in lines),
-                total,
-            )
-        elif line.startswith("Installing"):
-            step.update(total, total, "installing")
-    if process.wait():
+    outcome = run(command, on_line=_Collected(step, total))
+    if not outcome.ok:
         step.failed()
-        raise SetupError(f"cannot install the Python packages: {_last_line(''.join(lines))}")
+        raise SetupError(f"cannot install the Python packages: {_last_line(outcome.output)}")
     step.done()
+
+
+class _Collected:
+    """Counts the packages pip reports while it collects them."""
+
+    def __init__(self, step: Step, total: int) -> None:
+        self._step = step
+        self._total = total
+        self._seen = 0
+
+    def __call__(self, line: str) -> None:
+        if line.startswith(("Collecting", "Requirement already", "Ignoring")):
+            self._seen += 1
+            self._step.update(self._seen, self._total)
+        elif line.startswith("Installing"):
+            self._step.update(self._total, self._total, "installing")
 
 
 def install_own(wheel: Path | None) -> None:
@@ -155,19 +160,15 @@ def install_own(wheel: Path | None) -> None:
         "--force-reinstall",
     ]
     command += [str(wheel)] if wheel else []
-    result = _run([*command, "--editable", str(REPOSITORY)])
-    if result.returncode:
+    outcome = run([*command, "--editable", str(REPOSITORY)])
+    if not outcome.ok:
         step.failed()
-        raise SetupError(f"cannot install s2chat into {VENV}: {_last_line(result.stdout)}")
+        raise SetupError(f"cannot install s2chat into {VENV}: {_last_line(outcome.output)}")
     step.done()
 
 
 def _pip_install() -> list[str]:
     return [str(_PYTHON), "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
 def _last_line(output: str) -> str:

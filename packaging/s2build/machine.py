@@ -6,10 +6,10 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from s2build.children import first_line
 from s2build.problem import SetupError
 
 _OLDEST = {"gcc": 9, "clang": 10}  # the first with all of C++17 that llama.cpp uses
@@ -57,15 +57,6 @@ def checked(compiler: Compiler) -> Compiler:
         found = f"{compiler.cxx} is {compiler.family} {compiler.major}"
         raise SetupError(f"{found}, {oldest} or newer is needed: {_INSTALL_COMPILER}")
     return compiler
-
-
-def first_line(command: list[str]) -> str:
-    """The first line a command prints, or "" when it cannot be run."""
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return (result.stdout or "").partition("\n")[0].strip()
 
 
 def parse_cpu_features(cpuinfo: str) -> str:

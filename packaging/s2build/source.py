@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import filecmp
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from pathlib import Path, PurePosixPath
 
+from s2build.children import Command, run
 from s2build.patching import apply_patch
 from s2build.problem import SetupError
 from s2build.recipe import (
@@ -57,23 +57,12 @@ def _pip_download(target: Path, tools_python: Path, log: Path) -> None:
     requirement = target / "requirements.txt"
     requirement.write_text(SDIST_REQUIREMENT + "\n")
     # pip prepares the metadata of what it downloads; without isolation it uses the tools that are there.
-    options = ("--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--require-hashes", "--no-input")
-    command = [
-        str(tools_python),
-        "-I",
-        "-m",
-        "pip",
-        "download",
-        *options,
-        "-d",
-        str(target),
-        "-r",
-        str(requirement),
-    ]
-    with log.open("a") as output:
-        result = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
-    if result.returncode:
-        raise SetupError(f"cannot download {SDIST_NAME}: is the package index reachable? Details: {log}")
+    options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--require-hashes", "--no-input"]
+    pip: Command = [tools_python, "-I", "-m", "pip", "download", *options]
+    outcome = run([*pip, "-d", target, "-r", requirement])
+    if not outcome.ok:
+        log.write_text(outcome.output)
+        raise SetupError(f"cannot download {SDIST_NAME}: is the package index reachable? Log: {log}")
 
 
 def check_sha256(path: Path, expected: str) -> None:

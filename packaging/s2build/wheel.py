@@ -6,14 +6,12 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from s2build.cache import Cache
+from s2build.children import Command, run
 from s2build.console import Step
 from s2build.cuda import Preset
 from s2build.machine import Compiler, check_disk, cpu_features, find_compiler, jobs_here
@@ -21,6 +19,7 @@ from s2build.problem import SetupError
 from s2build.recipe import TOOLS_LOCK, UPSTREAM_COMMIT, Inputs, file_sha256, hook_symbols, make_inputs
 from s2build.source import fetch_sdist, make_source
 
+_STEERING = re.compile(r"(C|CXX|CPP|LD|CUDA)FLAGS$|(CMAKE|SKBUILD|GGML|LLAMA)_|NVCC_(APPEND|PREPEND)_FLAGS$")
 _NINJA = re.compile(r"^\[(\d+)/(\d+)\]")
 _FAILURES = (
     ("No space left on device", "the disk is full"),
@@ -53,7 +52,6 @@ def _build(
     tree = cache.trees / f"{inputs.tree_key}{'' if patched else '-stock'}"
     tree.mkdir(parents=True, exist_ok=True)
     log = tree / "build.log"
-    log.write_text("")
     tools = build_tools(cache, log)
     step = Step(f"source of llama.cpp {UPSTREAM_COMMIT}")
     sdist = fetch_sdist(cache.sdist, tools / "bin/python", log)
@@ -75,17 +73,17 @@ def build_tools(cache: Cache, log: Path) -> Path:
     if (tools / "complete").exists() and os.access(tools / "bin/python", os.X_OK):
         return tools
     step = Step("build tools")
-    pip = [str(tools / "bin/python"), "-I", "-m", "pip", "install", "--require-hashes", "--no-deps"]
-    with log.open("a") as output:
-        for command in (
-            [sys.executable, "-I", "-m", "venv", "--clear", str(tools)],
-            [*pip, "-r", str(TOOLS_LOCK)],
-        ):
-            if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode:
-                step.failed()
-                raise SetupError(
-                    f"cannot install CMake and ninja: is the package index reachable? Log: {log}"
-                )
+    pip: Command = [tools / "bin/python", "-I", "-m", "pip", "install", "--no-deps"]
+    commands: list[Command] = [
+        [sys.executable, "-I", "-m", "venv", "--clear", tools],
+        [*pip, "--require-hashes", "-r", TOOLS_LOCK],
+    ]
+    for command in commands:
+        outcome = run(command)
+        if not outcome.ok:
+            step.failed()
+            log.write_text(outcome.output)
+            raise SetupError(f"cannot install CMake and ninja: is the package index reachable? Log: {log}")
     (tools / "complete").touch()
     step.done()
     return tools
@@ -111,20 +109,7 @@ def _settings(tree: Path, preset: Preset) -> dict[str, object]:
 
 def _environment(tools: Path, compiler: Compiler, jobs: int) -> dict[str, str]:
     """The caller's, less what would steer the compilers behind the cache key's back."""
-    steering = (
-        "CFLAGS",
-        "CXXFLAGS",
-        "CPPFLAGS",
-        "LDFLAGS",
-        "CUDAFLAGS",
-        "NVCC_APPEND_FLAGS",
-        "NVCC_PREPEND_FLAGS",
-    )
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in steering and not name.startswith(("CMAKE_", "SKBUILD_", "GGML_", "LLAMA_"))
-    }
+    kept = {name: value for name, value in os.environ.items() if not _STEERING.match(name)}
     return {
         **kept,
         "PATH": f"{tools / 'bin'}:{kept.get('PATH', os.defpath)}",
@@ -143,44 +128,23 @@ def _run_hook(
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
     hook = Path(__file__).with_name("wheel_hook.py")
-    command = [str(tools / "bin/python"), "-I", str(hook), str(output), json.dumps(settings)]
+    command: Command = [tools / "bin/python", "-I", hook, output, json.dumps(settings)]
     step = Step(f"native library ({preset.name})")
     log = tree / "build.log"
-    if _run_logged(command, tree / "source", environment, log, step):
+    with log.open("w") as file:
+
+        def on_line(line: str) -> None:
+            file.write(line)
+            if count := _NINJA.match(line):
+                step.update(int(count.group(1)), int(count.group(2)), _file_of(line))
+
+        outcome = run(command, on_line=on_line, cwd=tree / "source", env=environment)
+    if not outcome.ok:
         step.failed()
-        raise SetupError(
-            f"the native library did not build: {reason_of(log.read_text(errors='replace'))}; log: {log}"
-        )
+        raise SetupError(f"the native library did not build: {reason_of(outcome.output)}; log: {log}")
     step.done()
     (wheel,) = output.glob("*.whl")
     return wheel
-
-
-def _run_logged(command: Sequence[str], cwd: Path, environment: dict[str, str], log: Path, step: Step) -> int:
-    """Runs a command with its output in `log`, ninja's count on the step's line. Returns its exit status."""
-    process = subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    try:
-        with log.open("a") as file:
-            for line in process.stdout:
-                file.write(line)
-                if count := _NINJA.match(line):
-                    step.update(int(count.group(1)), int(count.group(2)), _file_of(line))
-        return process.wait()
-    except BaseException:  # Ctrl-C too: its session does not hear of it by itself
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
 
 
 def _file_of(line: str) -> str:
