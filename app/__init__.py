@@ -1,0 +1,1 @@
+"""The terminal program: command line, one-shot run, and the chat interface."""

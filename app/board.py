@@ -1,0 +1,93 @@
+"""Turns what is known about the engine and the running answer into the status line's words and numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.labels import ModeLabel, model_name
+from app.statusline import Status
+from app.text import one_line
+
+if TYPE_CHECKING:
+    from app.answer import Answer
+    from engine.events import Timings
+    from engine.messages import Snapshot
+
+
+@dataclass(slots=True)
+class Board:
+    """`words` are those of the link while no engine is connected, `problem` when it needs the user."""
+
+    snapshot: Snapshot | None = None
+    words: str = "starting the engine"
+    problem: bool = False
+    mode: ModeLabel | None = None
+
+    @property
+    def context_size(self) -> int:
+        return self.snapshot.model.n_ctx if self.snapshot and self.snapshot.model else 0
+
+    def lost(self, words: str, *, problem: bool) -> None:
+        """No engine is connected."""
+        self.snapshot, self.words, self.problem = None, words, problem
+
+    def set_mode(self, name: str) -> str:
+        """Shows mode `name`, the engine's default when that is empty or unknown; what it is in words."""
+        modes = self.snapshot.modes if self.snapshot else ()
+        default = self.snapshot.settings.mode if self.snapshot else ""
+        card = next((m for m in modes if m.name == name), None) or next(
+            (m for m in modes if m.name == default), None
+        )
+        if card is None:
+            return ""
+        self.mode = ModeLabel(card.name, card.exact)
+        return f"{self.mode}: {card.summary}"
+
+    def mode_after(self, name: str) -> str:
+        """The next of the engine's modes, "" while they are not known."""
+        names = [mode.name for mode in self.snapshot.modes] if self.snapshot else []
+        if name not in names and self.mode is not None:
+            name = self.mode.name
+        return names[(names.index(name) + 1) % len(names)] if name in names else next(iter(names), "")
+
+    def status(self, answer: Answer | None, stopping: bool, last: Timings | None) -> Status:
+        kind, words = self._state(answer, stopping)
+        model = self.snapshot.model if self.snapshot else None
+        timings = (answer.timings or last) if answer else last
+        return Status(
+            kind=kind,
+            words=words,
+            model=model_name(model.name) if model else "",
+            mode=self.mode,
+            timings=timings,
+            context_n=timings.context_n if timings else 0,
+            context_size=self.context_size,
+        )
+
+    def _state(self, answer: Answer | None, stopping: bool) -> tuple[str, str]:
+        engine = self._engine_state()
+        if answer is None:
+            return engine
+        if stopping:
+            return "stopping", "stopping"
+        if answer.text:
+            return "answering", "answering"
+        if progress := answer.progress:
+            share = 100 * progress.processed // max(1, progress.total)
+            return "answering", f"reading the prompt {share}%"
+        if engine[0] == "ready":
+            queued = self.snapshot is not None and self.snapshot.queued > 0
+            return "waiting", "waiting for another chat's answer" if queued else "thinking"
+        return engine
+
+    def _engine_state(self) -> tuple[str, str]:
+        if self.snapshot is None:
+            return "problem" if self.problem else "waiting", self.words
+        if self.snapshot.state == "loading":
+            return "waiting", f"loading the model {100 * self.snapshot.progress:.0f}%"
+        if self.snapshot.state == "ready":
+            return "ready", "ready"
+        if self.snapshot.state == "error":
+            return "problem", one_line(self.snapshot.error or "the model cannot be loaded")
+        return "waiting", "no model yet"

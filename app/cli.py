@@ -1,0 +1,132 @@
+"""The `s2chat` command. Each subcommand imports its own code, so that none pays for another."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from app import exits
+from app.flags import add_flags
+from engine import __version__
+from engine.errors import S2Error
+
+_EPILOG = f"""\
+Without a command the chat opens. `s2chat COMMAND --help` shows a command's flags.
+
+{exits.EPILOG}
+
+environment:
+  S2CHAT_HOME  folder for chats, logs and the engine's socket, instead of the platform's
+  NO_COLOR     no colours"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["bench"]:
+        return _bench(words[1:])
+    arguments = _parser().parse_args(_with_command(words))
+    try:
+        return _COMMANDS[arguments.command](arguments)
+    except S2Error as error:
+        return exits.complain(error)
+    except BrokenPipeError:
+        return exits.PIPE
+    except KeyboardInterrupt:
+        return exits.CANCELLED
+
+
+def _with_command(words: list[str]) -> list[str]:
+    """`s2chat -m FILE` is a chat as well."""
+    bare = not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"))
+    return ["chat", *words] if bare else words
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _new_parser(None, "s2chat", "Chat with Mixture-of-Experts models on this machine.", _EPILOG)
+    parser.add_argument("--version", action="version", version=f"s2chat {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chat = _new_parser(commands, "chat", "open the chat (the default)", exits.EPILOG)
+    add_flags(chat)
+    run = _new_parser(
+        commands, "run", "answer one prompt and leave; the prompt may come from a pipe", exits.EPILOG
+    )
+    run.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; what is piped in follows it")
+    add_flags(run)
+    run.add_argument(
+        "--stop", metavar="STRING", action="append", help="end the answer before STRING; repeatable"
+    )
+    run.add_argument(
+        "--raw", action="store_true", help="continue the prompt as it is, without a chat template"
+    )
+    run.add_argument(
+        "--json", action="store_true", help="print one JSON object with text, tokens and timings"
+    )
+    status = _new_parser(commands, "status", "what the engine does", exits.EPILOG)
+    status.add_argument("--json", action="store_true", help="as one JSON object")
+    _new_parser(commands, "stop", "end the engine, whoever uses it", exits.EPILOG)
+    doctor = _new_parser(
+        commands, "doctor", "what is installed, what this machine has, what is missing", exits.EPILOG
+    )
+    doctor.add_argument("--json", action="store_true", help="as one JSON object")
+    _new_parser(commands, "bench", "measure speed; has its own flags: `s2chat bench --help`", "")
+    return parser
+
+
+def _new_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser] | None, name: str, text: str, epilog: str
+) -> argparse.ArgumentParser:
+    make = argparse.ArgumentParser if commands is None else commands.add_parser
+    options = {"description": text[0].upper() + text[1:], "epilog": epilog}
+    if commands is not None:
+        options["help"] = text
+    return make(name, formatter_class=argparse.RawDescriptionHelpFormatter, **options)  # type: ignore[arg-type]
+
+
+def _chat(arguments: argparse.Namespace) -> int:
+    from app.open import open_chat
+
+    return open_chat(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from app.run import run
+
+    return run(arguments)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from app.status import show_status
+
+    return show_status(as_json=arguments.json)
+
+
+def _stop(_: argparse.Namespace) -> int:
+    from app.status import stop_engine
+
+    return stop_engine()
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from app.doctor import examine
+
+    return examine(as_json=arguments.json)
+
+
+def _bench(words: list[str]) -> int:
+    try:
+        bench = importlib.import_module("engine.bench")
+    except ModuleNotFoundError as error:
+        if error.name != "engine.bench":
+            raise
+        print("s2chat: this installation has no benchmark", file=sys.stderr)
+        return exits.ERROR
+    return int(bench.main(words))
+
+
+_COMMANDS = {"chat": _chat, "run": _run, "status": _status, "stop": _stop, "doctor": _doctor}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""`s2chat doctor`: what is installed, what this machine has, and what is lost for lack of something."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from app import exits
+from app.flags import DEFAULT_MODEL
+from app.labels import size
+from app.text import one_line
+from engine import __version__
+from engine.errors import S2Error
+from engine.paths import Paths
+
+_TIMEOUT_S = 20.0
+
+# In a process of its own: a library built for another CPU kills the process that loads it.
+_NATIVE = """
+import ctypes, json
+import llama_cpp.llama_cpp as bindings
+lib = bindings._lib
+found = {"library": lib._name, "gpu_offload": bool(bindings.llama_supports_gpu_offload())}
+found["hooks"] = int(lib.s2_abi_version()) if hasattr(lib, "s2_abi_version") else None
+found["cpu_features"] = bindings.llama_print_system_info().decode("utf-8", "replace").strip()
+print("\\n" + json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one probe. `problem`: what is lost and what to do, "" when all is well."""
+
+    name: str
+    value: Any
+    problem: str = ""
+
+
+def examine(*, as_json: bool) -> int:
+    """Exit code 1 when something that is needed is missing."""
+    findings = [_isolated(name, probe) for name, probe in _PROBES]
+    if as_json:
+        print(json.dumps({item.name: dataclasses.asdict(item) for item in findings}, default=str))
+    else:
+        print("\n".join(line for item in findings for line in _lines(item)))
+    needed = ("native", "model", "packages")
+    return exits.ERROR if any(item.problem for item in findings if item.name in needed) else exits.OK
+
+
+def _isolated(name: str, probe: Callable[[], Finding]) -> Finding:
+    try:
+        return probe()
+    except Exception as error:
+        # A probe that trips is itself a finding; the others still have their say.
+        return Finding(name, None, one_line(f"{type(error).__name__}: {error}"))
+
+
+def _lines(item: Finding) -> list[str]:
+    values = item.value if isinstance(item.value, dict) else {"": item.value}
+    text = ", ".join(f"{key} {value}".strip() for key, value in values.items() if value is not None)
+    mark = "▲" if item.problem else "✓"
+    lines = [f"{mark} {item.name:<9} {text}"]
+    return [*lines, f"    {item.problem}"] if item.problem else lines
+
+
+def _program() -> Finding:
+    return Finding(
+        "program", {"s2chat": __version__, "python": platform.python_version(), "at": sys.executable}
+    )
+
+
+def _packages() -> Finding:
+    names = ("llama-cpp-python", "textual", "httpx", "starlette", "uvicorn", "numpy", "gguf")
+    versions = {name: _version(name) for name in names}
+    missing = [name for name, version in versions.items() if version is None]
+    return Finding(
+        "packages", versions, f"missing: {', '.join(missing)}; run packaging/chat" if missing else ""
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _native() -> Finding:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", _NATIVE],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        cause = f"signal {-done.returncode}" if done.returncode < 0 else one_line(last)
+        return Finding(
+            "native", None, f"the native library does not load ({cause}); run packaging/chat to build it"
+        )
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    problem = ""
+    if found["hooks"] is None:
+        problem = "this is llama.cpp without our hooks, nothing will run; run packaging/chat to build ours"
+    return Finding("native", found, problem)
+
+
+def _device() -> Finding:
+    from engine.device import detect
+
+    device = detect()
+    return Finding(
+        "device",
+        {
+            "arch": device.arch,
+            "cores": device.cores,
+            "memory": size(device.memory_bytes),
+            "available": size(device.available_bytes),
+        },
+    )
+
+
+def _gpu() -> Finding:
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        jetson = Path("/etc/nv_tegra_release")
+        seen = one_line(jetson.read_text()) if jetson.exists() else "no NVIDIA GPU"
+        return Finding("gpu", seen)
+    query = [smi, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        return Finding(
+            "gpu", None, f"nvidia-smi fails: {one_line(done.stdout + done.stderr)}; check the driver"
+        )
+    return Finding("gpu", one_line(done.stdout))
+
+
+def _toolkit() -> Finding:
+    standard = Path("/usr/local/cuda/bin/nvcc")
+    nvcc = shutil.which("nvcc") or (str(standard) if standard.exists() else None)
+    if nvcc is not None:
+        done = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S)
+        release = next((line for line in done.stdout.splitlines() if "release" in line), "?")
+        return Finding("toolkit", one_line(release))
+    lost = "the GPU stays unused; install the CUDA toolkit, then run packaging/chat"
+    return Finding("toolkit", "no CUDA toolkit", lost if shutil.which("nvidia-smi") else "")
+
+
+def _model() -> Finding:
+    if not DEFAULT_MODEL.is_file():
+        return Finding("model", str(DEFAULT_MODEL), "the model that ships is missing; give another with -m")
+    from engine.model import read_model_info
+
+    try:
+        info = read_model_info(DEFAULT_MODEL)
+    except S2Error as error:
+        return Finding("model", str(DEFAULT_MODEL), error.line())
+    return Finding("model", {info.name: f"({info.arch}, {size(info.size_bytes)})", "at": str(DEFAULT_MODEL)})
+
+
+def _paths() -> Finding:
+    paths = Paths.default()
+    places = {"chats": paths.history, "log": paths.log, "socket": paths.socket}
+    blocked = [path for path in places.values() if not _writable(path.parent)]
+    problem = f"cannot be written: {', '.join(map(str, blocked))}" if blocked else ""
+    return Finding("paths", {name: str(path) for name, path in places.items()}, problem)
+
+
+def _writable(folder: Path) -> bool:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _terminal() -> Finding:
+    names = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "TMUX", "SSH_CONNECTION")
+    return Finding("terminal", {name: os.environ[name] for name in names if name in os.environ})
+
+
+_PROBES: tuple[tuple[str, Callable[[], Finding]], ...] = (
+    ("program", _program),
+    ("packages", _packages),
+    ("native", _native),
+    ("device", _device),
+    ("gpu", _gpu),
+    ("toolkit", _toolkit),
+    ("model", _model),
+    ("paths", _paths),
+    ("terminal", _terminal),
+)

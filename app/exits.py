@@ -1,0 +1,43 @@
+"""Exit codes, and how an error is printed."""
+
+from __future__ import annotations
+
+import sys
+
+from app.text import clean
+from engine.errors import BadRequest, Busy, Cancelled, ContextFull, EngineUnavailable, ModelError, S2Error
+
+OK = 0
+ERROR = 1
+USAGE = 2
+MODEL = 3
+ENGINE = 4
+CANCELLED = 130
+PIPE = 141
+
+EPILOG = """\
+exit codes:
+  0    done
+  1    an error, said on stderr
+  2    a wrong flag or value, or no prompt
+  3    the model cannot be loaded
+  4    the engine cannot be reached or started, crashed, or is busy with another model
+  130  cancelled with Ctrl+C; what was printed until then stands
+  141  the reader of the output went away"""
+
+_CODES: tuple[tuple[type[S2Error], int], ...] = (
+    (BadRequest, USAGE),
+    (ContextFull, ERROR),
+    (ModelError, MODEL),
+    (EngineUnavailable, ENGINE),
+    (Busy, ENGINE),
+    (Cancelled, CANCELLED),
+)
+
+
+def complain(error: S2Error) -> int:
+    """Prints `error` to stderr, a hint on its own line, and returns the exit code it stands for."""
+    print(f"s2chat: {clean(error.message)}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {clean(error.hint)}", file=sys.stderr)
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ERROR)

@@ -1,0 +1,91 @@
+"""The flags of a chat and of a one-shot run: one table for parsing, help and the request."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.request import MODES
+
+DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "assets" / "smolmoe-32x8.gguf"
+
+Target = Literal["load", "request", "program"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """`field` is the name in the load call or the request; flags for the `program` are read by name."""
+
+    names: tuple[str, ...]
+    target: Target
+    field: str
+    type: Callable[[str], Any]
+    help: str
+    metavar: str = "N"
+    choices: tuple[str, ...] | None = None
+
+
+# Names and meanings follow llama.cpp where it has the same flag.
+FLAGS = (
+    Flag(
+        ("-m", "--model"),
+        "program",
+        "model",
+        Path,
+        "GGUF file; the small model that ships by default",
+        "FILE",
+    ),
+    Flag(
+        ("-c", "--ctx-size"),
+        "load",
+        "n_ctx",
+        int,
+        "context size in tokens; chosen for the machine by default",
+    ),
+    Flag(("-t", "--threads"), "load", "n_threads", int, "threads that decode"),
+    Flag(("-n", "--predict"), "request", "max_tokens", int, "longest answer in tokens, -1 for no limit"),
+    Flag(("--temp",), "request", "temperature", float, "temperature, 0 for the likeliest token"),
+    Flag(("--top-k",), "request", "top_k", int, "sample from the K likeliest tokens, 0 for all", "K"),
+    Flag(("--top-p",), "request", "top_p", float, "sample from the likeliest tokens that sum to P", "P"),
+    Flag(("--min-p",), "request", "min_p", float, "drop tokens less likely than P times the likeliest", "P"),
+    Flag(
+        ("--repeat-penalty",),
+        "request",
+        "repeat_penalty",
+        float,
+        "penalty for repeated tokens, 1 for none",
+        "X",
+    ),
+    Flag(("-s", "--seed"), "request", "seed", int, "seed of the sampler, -1 for a new one each time"),
+    Flag(("--mode",), "request", "mode", str, "how to decode: " + ", ".join(MODES), "MODE", tuple(MODES)),
+    Flag(("--draft-experts",), "request", "draft_experts", int, "experts per token while drafting", "K"),
+    Flag(("--draft-length",), "request", "draft_length", int, "longest draft in tokens"),
+    Flag(("-sys", "--system"), "program", "system", str, "system prompt", "TEXT"),
+)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    for flag in FLAGS:
+        parser.add_argument(
+            *flag.names,
+            dest=flag.field,
+            type=flag.type,
+            metavar=flag.metavar,
+            choices=flag.choices,
+            help=flag.help,
+        )
+
+
+def model_of(arguments: argparse.Namespace) -> Path:
+    model: Path | None = arguments.model
+    return (model or DEFAULT_MODEL).expanduser().absolute()
+
+
+def fields_for(target: Target, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields the user set; -1 is llama.cpp's way to say that a limit or seed is not set."""
+    values = {flag.field: getattr(arguments, flag.field) for flag in FLAGS if flag.target == target}
+    unset = {"max_tokens": -1, "seed": -1, "n_ctx": 0}
+    return {name: value for name, value in values.items() if value is not None and value != unset.get(name)}

@@ -1,0 +1,78 @@
+"""Numbers and states in words: what the status line and the foot of an answer say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from app.text import one_line
+from engine.messages import timings_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from engine.events import Timings
+
+#: How an answer ended, where that is worth a word; "eos" and "stop_string" are the normal end.
+ENDS = {
+    "stopped": "■ stopped",
+    "max_tokens": "■ reached the token limit",
+    "context": "■ the context is full: this answer ends here, Ctrl+N starts a new chat",
+    "interrupted": "▲ interrupted: the program ended before the answer did, Ctrl+R asks again",
+    "crashed": "▲ interrupted: the engine stopped, Ctrl+R asks again",
+    "error": "▲ no answer, Ctrl+R asks again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModeLabel:
+    """A mode and what its text is worth."""
+
+    name: str
+    exact: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} {'=exact' if self.exact else '≈lossy'}"
+
+
+def model_name(name: str) -> str:
+    return one_line(name.removesuffix(".gguf"), 24)
+
+
+def speed(per_second: float) -> str:
+    return f"{per_second:.0f} tok/s" if per_second >= 10 else f"{per_second:.1f} tok/s"
+
+
+def acceptance(timings: Timings | None) -> str:
+    """Drafted tokens accepted of those verified, – when none was."""
+    share = timings.acceptance if timings else None
+    return "–" if share is None else f"{100 * share:.0f}%"
+
+
+def per_pass(timings: Timings | None) -> str:
+    """Tokens delivered per pass of the model."""
+    value = timings.tokens_per_pass if timings else None
+    return "–" if value is None else f"{value:.1f}"
+
+
+def size(count_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count_bytes < 1024:
+            return f"{count_bytes:.0f} {unit}"
+        count_bytes /= 1024
+    return f"{count_bytes:.1f} GiB"
+
+
+def foot(end: str, mode: str, timings: Timings | None) -> str:
+    """The line under an answer: how it ended if not by itself, then what it cost."""
+    parts = [ENDS[end]] if end in ENDS else []
+    if timings and timings.predicted_n:
+        parts += [mode, f"{timings.predicted_n} tokens", speed(timings.predicted_per_second)]
+        if timings.draft_n:
+            parts += [f"{acceptance(timings)} accepted", f"{per_pass(timings)} per pass"]
+    return " · ".join(part for part in parts if part)
+
+
+def stored_timings(values: Mapping[str, Any]) -> Timings | None:
+    """Timings as the history keeps them; fields of other versions are ignored."""
+    return timings_from_json(values) if "predicted_n" in values else None

@@ -1,0 +1,114 @@
+"""Keeps the interface connected to an engine: starts it, loads the model, follows its state, restarts it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from engine.client import EngineClient
+from engine.errors import Busy, EngineUnavailable, S2Error
+from engine.supervisor import Crash, Supervisor
+
+if TYPE_CHECKING:
+    from app.options import Load
+    from engine.messages import Snapshot
+    from engine.paths import Paths
+
+_RECONNECT_S = 0.5
+_SMALLEST_CONTEXT = 512
+
+
+class Listener(Protocol):
+    """What the link reports; all calls come on the event loop."""
+
+    def engine_state(self, snapshot: Snapshot) -> None: ...
+
+    def engine_waiting(self, words: str) -> None:
+        """The engine is being started, or will be."""
+
+    def engine_problem(self, error: S2Error) -> None:
+        """Something the user has to know; the chat goes on."""
+
+    def engine_careful(self) -> None:
+        """It died twice: the next start asks for less, and so should the next request."""
+
+
+class EngineLink:
+    """`run` is the connection's life; `client` is what a request waits for."""
+
+    def __init__(self, paths: Paths, load: Load, listener: Listener) -> None:
+        self._load = load
+        self._listener = listener
+        self._supervisor = Supervisor(paths)
+        self._client: asyncio.Future[EngineClient] = asyncio.get_running_loop().create_future()
+        self._wanted = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine-start")
+        self._n_ctx = load.n_ctx or 0
+
+    async def client(self) -> EngineClient:
+        """The connection, once the engine answers. Starts an engine that was left stopped."""
+        if not self._wanted.is_set():
+            self._client = asyncio.get_running_loop().create_future()
+            self._wanted.set()
+        return await asyncio.shield(self._client)
+
+    async def run(self) -> None:
+        self._wanted.set()
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._live_once()
+            except S2Error as error:
+                self._rest(error)
+
+    def _rest(self, error: S2Error) -> None:
+        """Stays away from the engine until the next request."""
+        self._wanted.clear()
+        if not self._client.done():
+            self._client.set_exception(error)
+            self._client.exception()  # nobody may be waiting, which is fine
+        self._listener.engine_problem(error)
+
+    async def _live_once(self) -> None:
+        """One engine from its start to its end."""
+        self._listener.engine_waiting("starting the engine")
+        loop = asyncio.get_running_loop()
+        handle = await loop.run_in_executor(self._thread, self._supervisor.start)
+        async with EngineClient(handle.socket) as client:
+            try:
+                await self._ask_for_model(client)
+                if not self._client.done():
+                    self._client.set_result(client)
+                async for snapshot in client.telemetry():
+                    self._n_ctx = snapshot.model.n_ctx if snapshot.model else self._n_ctx
+                    self._listener.engine_state(snapshot)
+            except EngineUnavailable:
+                pass
+            finally:
+                if self._client.done():
+                    self._client = loop.create_future()
+        crash = await loop.run_in_executor(self._thread, self._supervisor.crashed)
+        if crash is None:
+            await asyncio.sleep(_RECONNECT_S)
+        else:
+            await self._after(crash)
+
+    async def _ask_for_model(self, client: EngineClient) -> None:
+        try:
+            await client.load(self._load.model, n_ctx=self._load.n_ctx, n_threads=self._load.n_threads)
+        except Busy as error:
+            self._listener.engine_problem(error)
+
+    async def _after(self, crash: Crash) -> None:
+        if crash.death.expected:
+            raise EngineUnavailable(crash.death.cause, hint="it starts again with your next message")
+        if crash.retry_after_s is None:
+            raise crash.error
+        self._listener.engine_problem(crash.error)
+        if crash.careful:
+            self._load = replace(self._load, n_ctx=max(_SMALLEST_CONTEXT, self._n_ctx // 2))
+            self._listener.engine_careful()
+        self._listener.engine_waiting(f"starting the engine again in {crash.retry_after_s:.0f} s")
+        await asyncio.sleep(crash.retry_after_s)

@@ -1,0 +1,27 @@
+"""What the command line decided about a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The model to load and what the user wished for it; None leaves a number to the engine."""
+
+    model: Path
+    n_ctx: int | None = None
+    n_threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """`request` holds fields that go into every request as they are; "" leaves the mode to the engine."""
+
+    load: Load
+    mode: str = ""
+    request: Mapping[str, Any] = field(default_factory=dict)
+    system: str = ""

@@ -1,0 +1,93 @@
+"""The box the user writes in: Enter sends, a pasted newline never does."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual import events
+from textual.message import Message
+from textual.widgets import TextArea
+
+from app.text import display
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+_NEWLINE_KEYS = ("ctrl+j", "alt+enter", "shift+enter")
+# A terminal without bracketed paste types a paste, so what follows an Enter this soon was not a person.
+_BURST_S = 0.03
+_LONG_PROMPT = 2000  # characters from which the prompt's size is shown
+_CHARACTERS_PER_TOKEN = 4
+
+
+class Prompt(TextArea):
+    """Grows with its text up to the height the style sheet allows."""
+
+    @dataclass
+    class Sent(Message):
+        text: str
+
+    def __init__(self) -> None:
+        super().__init__(
+            id="prompt",
+            soft_wrap=True,
+            tab_behavior="focus",
+            show_line_numbers=False,
+            highlight_cursor_line=False,
+        )
+        self.border_subtitle = "Enter sends · Ctrl+J new line · F1 keys"
+        self.cursor_blink = False  # a blink is a redraw twice a second
+        self._enter: Timer | None = None
+        self._last_key = 0.0
+        self._pasting = False
+
+    def warn_if_long(self, characters: int, context_size: int) -> None:
+        """Says how much of the context a long prompt takes; only the engine can count exactly."""
+        tokens = characters // _CHARACTERS_PER_TOKEN
+        if characters < _LONG_PROMPT:
+            self.border_title = ""
+        elif context_size and tokens > context_size:
+            self.border_title = f"▲ about {tokens} tokens, the context holds {context_size}"
+        else:
+            self.border_title = f"about {tokens} tokens"
+
+    async def _on_key(self, event: events.Key) -> None:
+        now = time.monotonic()
+        burst = now - self._last_key < _BURST_S
+        self._last_key = now
+        if not burst:
+            self._pasting = False
+        if burst and (event.is_printable or event.key == "enter"):
+            self._enter_was_pasted()
+        if event.key == "enter":
+            event.stop()
+            event.prevent_default()
+            if self._pasting:
+                self.insert("\n")
+            else:
+                self._enter = self.set_timer(_BURST_S, self._send)
+        elif event.key in _NEWLINE_KEYS:
+            event.stop()
+            event.prevent_default()
+            self.insert("\n")
+
+    def _enter_was_pasted(self) -> None:
+        if self._enter is not None:
+            self._enter.stop()
+            self._enter = None
+            self._pasting = True
+            self.insert("\n")
+
+    def _send(self) -> None:
+        self._enter = None
+        if self.text.strip():
+            self.post_message(self.Sent(self.text))
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        event.prevent_default()
+        self._enter_was_pasted()
+        if text := display(event.text):
+            self.insert(text)

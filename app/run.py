@@ -1,0 +1,232 @@
+"""Answers one prompt on stdout: for pipes, scripts and a quick question."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from app import exits
+from app.flags import fields_for, model_of
+from app.text import Cleaner
+from engine.client import EngineClient
+from engine.errors import Busy, EngineUnavailable, ModelError, S2Error
+from engine.events import OPENAI_FINISH, Timings
+from engine.launcher import ensure_engine
+from engine.paths import Paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from engine.messages import ChatChunk
+
+
+def run(arguments: argparse.Namespace) -> int:
+    prompt = _prompt(arguments.prompt)
+    if not prompt.strip():
+        print("s2chat: there is no prompt", file=sys.stderr)
+        print("hint: give one with -p TEXT or pipe it in", file=sys.stderr)
+        return exits.USAGE
+    out = _Output(as_json=arguments.json)
+    try:
+        handle = ensure_engine(Paths.default())
+        return asyncio.run(_OneShot(arguments, prompt, out).run(handle.socket))
+    except BrokenPipeError:
+        out.forget()
+        return exits.PIPE
+    except S2Error as error:
+        out.end_line()
+        return exits.complain(error)
+
+
+def _prompt(given: str | None) -> str:
+    """What -p says, then what is piped in."""
+    parts = [] if given is None else [given]
+    if sys.stdin is not None and not sys.stdin.isatty():
+        with contextlib.suppress(OSError):
+            parts.append(sys.stdin.buffer.read().decode("utf-8", "replace"))
+    return "\n".join(part for part in parts if part)
+
+
+class _Output:
+    """stdout as bytes, whatever the locale; terminal control in the text never reaches a terminal."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        if sys.stdout is None:
+            raise BrokenPipeError
+        self._stream = sys.stdout.buffer
+        self._cleaner = Cleaner() if sys.stdout.isatty() else None
+        self._as_json = as_json
+        self._last = "\n"
+
+    def text(self, text: str) -> None:
+        if not self._as_json:
+            self._write(self._cleaner.feed(text) if self._cleaner else text)
+
+    def json(self, value: Mapping[str, Any]) -> None:
+        self._write(json.dumps(value, ensure_ascii=False) + "\n")
+
+    def end_line(self) -> None:
+        """The shell's next prompt starts on a line of its own."""
+        with contextlib.suppress(OSError):
+            if self._cleaner:
+                self._write(self._cleaner.close())
+            if self._last != "\n":
+                self._write("\n")
+
+    def forget(self) -> None:
+        """Nobody reads any more: what is still buffered must not fail again at exit."""
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def _write(self, text: str) -> None:
+        if text:
+            self._stream.write(text.encode("utf-8", "replace"))
+            self._stream.flush()
+            self._last = text[-1]
+
+
+class _Client(EngineClient):
+    async def complete(
+        self, prompt: str, *, options: Mapping[str, Any], request_id: str
+    ) -> AsyncIterator[ChatChunk]:
+        """Like `chat`, for a prompt that is continued as it is."""
+        from engine.messages import ChatChunk
+
+        body = {**options, "prompt": prompt, "request_id": request_id, "stream": True, "return_tokens": True}
+        async for data in self._events("POST", "/v1/completions", body):
+            yield ChatChunk.from_json(data)
+
+
+@dataclass
+class _OneShot:
+    arguments: argparse.Namespace
+    prompt: str
+    out: _Output
+    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    cancelled: bool = False
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    timings: Timings = field(default_factory=Timings)
+    finish: str = ""
+    mode: str = ""
+
+    async def run(self, socket: Path) -> int:
+        client = _Client(socket)
+        async with client:
+            task = asyncio.create_task(self._answer(client))
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, client, task)
+            try:
+                await task
+            except asyncio.CancelledError:
+                self.finish = "cancel"
+        if self.arguments.json:
+            self.out.json(self._result())
+        self.out.end_line()
+        return exits.CANCELLED if self.cancelled else exits.OK
+
+    def _interrupt(self, client: EngineClient, task: asyncio.Task[None]) -> None:
+        """The first Ctrl+C ends the engine's work, the second does not wait for it."""
+        if self.cancelled or not self.text:
+            task.cancel()
+        else:
+            self._cancelling = asyncio.ensure_future(self._cancel(client, task))
+        self.cancelled = True
+
+    async def _cancel(self, client: EngineClient, task: asyncio.Task[None]) -> None:
+        try:
+            known = await client.cancel(self.request_id)
+        except S2Error:
+            known = False
+        if not known:
+            task.cancel()
+
+    async def _answer(self, client: _Client) -> None:
+        try:
+            await self._stream(client)
+        except EngineUnavailable as error:
+            if self.text:
+                raise
+            raise await _load_error(client) or error from None
+
+    async def _stream(self, client: _Client) -> None:
+        await self._load(client)
+        progress = asyncio.create_task(_show_progress(client)) if sys.stderr and sys.stderr.isatty() else None
+        try:
+            async for chunk in self._chunks(client):
+                if progress and chunk.text:
+                    progress.cancel()
+                    await asyncio.gather(progress, return_exceptions=True)
+                    progress = None
+                self._take(chunk)
+        finally:
+            if progress:
+                progress.cancel()
+                await asyncio.gather(progress, return_exceptions=True)
+
+    async def _load(self, client: EngineClient) -> None:
+        try:
+            await client.load(model_of(self.arguments), **fields_for("load", self.arguments))
+        except Busy as error:
+            hint = error.hint or "close the other chat, or use its model; `s2chat status` shows both"
+            raise Busy(error.message, hint=hint) from None
+
+    def _chunks(self, client: _Client) -> AsyncIterator[ChatChunk]:
+        options = fields_for("request", self.arguments)
+        if self.arguments.stop:
+            options["stop"] = self.arguments.stop
+        if self.arguments.raw:
+            return client.complete(self.prompt, options=options, request_id=self.request_id)
+        system = [{"role": "system", "content": self.arguments.system}] if self.arguments.system else []
+        messages = [*system, {"role": "user", "content": self.prompt}]
+        return client.chat(messages, options=options, request_id=self.request_id)
+
+    def _take(self, chunk: ChatChunk) -> None:
+        self.text += chunk.text
+        self.tokens += chunk.tokens
+        self.timings = chunk.timings or self.timings
+        self.finish = chunk.finish or self.finish
+        self.mode = chunk.mode or self.mode
+        self.out.text(chunk.text)
+
+    def _result(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "token_ids": self.tokens,
+            "mode": self.mode,
+            "finish_reason": OPENAI_FINISH.get(self.finish),  # type: ignore[call-overload]
+            "finish": self.finish,
+            "timings": self.timings.as_json(),
+        }
+
+
+async def _load_error(client: EngineClient) -> ModelError | None:
+    """Why the model did not load, if that is what went wrong."""
+    with contextlib.suppress(EngineUnavailable):
+        async for snapshot in client.telemetry():
+            return ModelError(snapshot.error) if snapshot.state == "error" and snapshot.error else None
+    return None
+
+
+async def _show_progress(client: EngineClient) -> None:
+    """A line on the terminal that says why there is no text yet, and is gone when there is."""
+    try:
+        async for snapshot in client.telemetry():
+            if snapshot.state == "loading":
+                print(
+                    f"\rloading the model {100 * snapshot.progress:.0f}%", end="", file=sys.stderr, flush=True
+                )
+            else:
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    except S2Error:
+        pass  # the request itself says what is wrong
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

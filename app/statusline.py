@@ -1,0 +1,87 @@
+"""The line above the prompt: what the engine does, which model and mode, how fast, how full."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.content import Content
+from textual.widgets import Static
+
+from app.labels import ModeLabel, acceptance, per_pass, speed
+from app.text import one_line
+from engine.events import Timings
+
+#: Each state has a glyph and a word, because a colour alone says nothing on a terminal without colours.
+GLYPHS = {"ready": "●", "answering": "▶", "waiting": "◌", "stopping": "■", "problem": "▲"}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`kind` is a key of GLYPHS, `words` say it; numbers are of the running answer or the last one."""
+
+    kind: str = "waiting"
+    words: str = "starting the engine"
+    model: str = ""
+    mode: ModeLabel | None = None
+    timings: Timings | None = None
+    context_n: int = 0
+    context_size: int = 0
+
+
+class StatusLine(Static):
+    """Drops what matters least where the terminal is narrow."""
+
+    def __init__(self) -> None:
+        super().__init__(id="status", markup=False)
+        self._status = Status()
+
+    @property
+    def text(self) -> str:
+        return _fit(self._status, self.size.width).plain
+
+    def show(self, status: Status) -> None:
+        if status != self._status:
+            self._status = status
+            self.update(_fit(status, self.size.width), layout=False)
+
+    def on_resize(self) -> None:
+        self.update(_fit(self._status, self.size.width), layout=False)
+
+
+def _fit(status: Status, width: int) -> Content:
+    parts = _parts(status)
+    while len(parts) > 1 and _width(parts) > width:
+        parts.remove(max(parts, key=lambda part: part[0]))
+    state, *others = [text for _, text in parts]
+    content = Content.styled(f"{GLYPHS[status.kind]} {state}", _STYLES[status.kind])
+    for text in others:
+        content += Content.styled("  │ ", "$text-muted") + Content(text)
+    return content
+
+
+def _width(parts: list[tuple[int, str]]) -> int:
+    return sum(Content(text).cell_length for _, text in parts) + 4 * (len(parts) - 1) + 2
+
+
+def _parts(status: Status) -> list[tuple[int, str]]:
+    """What to show in this order, each with its rank: the highest rank is dropped first."""
+    timings = status.timings
+    parts = [(0, one_line(status.words, 70)), (4, status.model), (1, str(status.mode or ""))]
+    if timings and timings.predicted_n:
+        parts += [
+            (2, speed(timings.predicted_per_second)),
+            (5, f"accepted {acceptance(timings)}"),
+            (6, f"{per_pass(timings)}/pass"),
+        ]
+    if status.context_size:
+        parts.append((3, f"ctx {status.context_n}/{status.context_size}"))
+    return [(rank, text) for rank, text in parts if text]
+
+
+_STYLES = {
+    "ready": "$text-success",
+    "answering": "bold $text-primary",
+    "waiting": "$text-warning",
+    "stopping": "$text-warning",
+    "problem": "bold $text-error",
+}
