@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
+#: Streams carry all that the engine has to say about a request.
+_EVERYTHING = {"stream": True, "return_progress": True, "return_tokens": True, "timings_per_token": True}
+
+
 class EngineClient:
     """One user of the engine. The engine stays while a `telemetry` stream or a `chat` is open.
 
@@ -96,11 +100,16 @@ class EngineClient:
         Leaving the iteration early stops the engine's work, and so does `cancel(request_id)`, after which
         the stream ends by itself with `finish == "cancel"`.
         """
-        body: dict[str, Any] = {**(options or {}), "messages": list(messages), "stream": True}
-        body |= {"return_progress": True, "return_tokens": True, "timings_per_token": True}
-        if request_id is not None:
-            body["request_id"] = request_id
+        body = {**(options or {}), **_EVERYTHING, "messages": list(messages), "request_id": request_id}
         async for data in self._events("POST", "/v1/chat/completions", body):
+            yield ChatChunk.from_json(data)
+
+    async def complete(
+        self, prompt: str, *, options: Mapping[str, Any] | None = None, request_id: str | None = None
+    ) -> AsyncIterator[ChatChunk]:
+        """Like `chat`, for a raw prompt that is continued as it is."""
+        body = {**(options or {}), **_EVERYTHING, "prompt": prompt, "request_id": request_id}
+        async for data in self._events("POST", "/v1/completions", body):
             yield ChatChunk.from_json(data)
 
     async def cancel(self, request_id: str) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__("engine", timeout=timeout_s)
         self._path = path
@@ -33,7 +33,7 @@ def call(
 
     Raises `EngineUnavailable` when nobody answers in time, or the error the engine answered with.
     """
-    connection = _UnixConnection(path, timeout_s)
+    connection = UnixConnection(path, timeout_s)
     headers = {"connection": "close", "content-type": "application/json"}
     try:
         connection.request(method, target, None if body is None else json.dumps(body), headers)

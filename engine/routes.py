@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from engine.answering import JobResponse
 from engine.cards import handshake, model_list, model_name, settings
-from engine.errors import BadRequest, S2Error
+from engine.errors import BadRequest, EngineUnavailable, S2Error
 from engine.fields import Fields
 from engine.messages import CLIENT_HEADER
 from engine.serving import answer, error_answer, read_object
@@ -54,6 +54,8 @@ class Calls:
         self._state = state
 
     async def handshake(self, request: Request) -> Response:
+        if self._state.leaving.is_set():
+            raise EngineUnavailable("the engine is leaving")
         if "attach" in request.query_params:
             self._state.uses += 1  # this client is about to open a stream; do not leave meanwhile
         return answer(handshake(self._state))

@@ -29,6 +29,8 @@ from engine.state import EngineState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+log = logging.getLogger(__name__)
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOG_LIMIT_BYTES = 1 << 20
 _LEAVE_WITHIN_S = 0.9
@@ -60,12 +62,19 @@ async def _serve(instance: Instance, lifetime: Lifetime) -> None:
         asyncio.create_task(watch(lifetime, state, instance)),
         asyncio.create_task(server.serve([instance.socket])),
     ]
-    await state.leaving.wait()
+    await asyncio.wait(
+        [*tasks, asyncio.create_task(state.leaving.wait())], return_when=asyncio.FIRST_COMPLETED
+    )
+    failed = not state.leaving.is_set()
+    state.leave()
     # The decode thread may sit in a long native call. Memory and lock go with the process in any case.
     threading.Timer(_LEAVE_WITHIN_S, _exit, (instance,)).start()
     instance.withdraw()
     server.should_exit = True
-    await asyncio.wait(tasks)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    if failed:
+        log.error("the server ended by itself: %r", results)
+        os._exit(1)
     _exit(instance)
 
 

@@ -122,11 +122,15 @@ class EngineState:
 
         Raises `Busy` when that would take the model away from somebody else.
         """
+        if self.leaving.is_set():
+            raise EngineUnavailable("the engine is leaving")
         self.uses += 1
         current = self.loading.load if self.loading else self.loaded.load if self.loaded else None
         if current == load:
             return False
         if current is not None and (self.jobs or self._others(client)):
+            if self._serves(load, current):
+                return False
             raise Busy(
                 f"{current.path.name} is in use by another program or request",
                 hint="close it, or wait until it has finished",
@@ -138,6 +142,14 @@ class EngineState:
         self.worker.submit(self.loading)
         self.touch()
         return True
+
+    def _serves(self, load: Load, current: Load) -> bool:
+        """What is loaded fulfils `load` as well, though it was asked for in other words."""
+        given = dict(current.wishes)
+        if self.loaded is not None:
+            plan = self.loaded.plan
+            given |= {"n_ctx": plan.n_ctx, "n_threads": plan.n_threads}
+        return current.path == load.path and given.items() >= load.wishes.items()
 
     def _others(self, client: str) -> bool:
         return any(not client or other != client for other in self.streams.values())

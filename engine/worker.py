@@ -57,8 +57,8 @@ class Worker(threading.Thread):
     def _load(self, job: LoadJob) -> None:
         if job.cancel.is_set:
             return
-        self._unload()
         try:
+            self._unload()
             self._load_model(job)
         except Cancelled:
             self._tell(self._state.load_failed, job, "loading was stopped")

@@ -44,7 +44,7 @@ def end_engine(paths: Paths) -> None:
     """Ends whichever engine holds the lock of `paths`."""
     with contextlib.suppress(OSError, ValueError):
         pid = int(paths.lock.read_text())
-        if not is_gone(pid):
+        if pid != os.getpid() and not is_gone(pid):
             os.kill(pid, signal.SIGKILL)
             until(lambda: is_gone(pid))
 
