@@ -51,8 +51,8 @@ class Timings:
 
     @property
     def tokens_per_pass(self) -> float | None:
-        """Tokens delivered per verify pass, the bonus token included; 1 in plain decode."""
-        return self.predicted_n / self.verify_n if self.verify_n else None
+        """Tokens drawn per verify pass, the bonus token included; 1 in plain decode."""
+        return 1 + self.draft_n_accepted / self.verify_n if self.verify_n else None
 
     def as_json(self) -> dict[str, float | int]:
         return {

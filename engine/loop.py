@@ -1,0 +1,207 @@
+"""Draft, verify, accept: the loop that answers a request.
+
+S2-MoE, sections 4.1 and 4.3: the draft is the target itself with k' < k experts, in the target's own context
+and KV cache. Its cells are rolled back before the verify pass, so nothing of a draft outlives its block. The
+target's own seeded sampler draws at every position and the draft survives while it agrees, so the text is
+that of plain decode at any temperature.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from engine.errors import BadRequest, Cancelled, ContextFull
+from engine.events import Done, Event, FinishReason, Prefill, Timings, Tokens
+from engine.native import CancelFlag
+from engine.request import MODES, Request
+from engine.sampler import Sampler
+from engine.session import Session
+from engine.text import TextStream
+
+
+def generate(session: Session, request: Request, cancel: CancelFlag) -> Iterator[Event]:
+    """Answers `request`: Prefill events, Tokens per block, and one Done, also when cancelled.
+
+    Closing the generator early is safe: at every yield the KV cache holds what was delivered and no draft.
+    Raises ContextFull when the prompt does not fit, NativeError when a pass fails.
+    """
+    answer = _Answer(session, request)
+    session.hooks.stop_on(cancel)
+    try:
+        try:
+            yield from answer.prefill()
+            yield answer.first()
+            while answer.reason is None:
+                drafts = answer.draft()
+                yield answer.accept(answer.verify(drafts), drafts)
+        except Cancelled:
+            answer.reason = "cancel"
+        yield answer.done()
+    finally:
+        answer.close()
+
+
+class _Answer:
+    """The state of one answer. `root` is drawn but not in the KV cache yet."""
+
+    def __init__(self, session: Session, request: Request) -> None:
+        _check(session, request)
+        self._session, self._request = session, request
+        self._text = TextStream(request.stop)
+        self._target = Sampler(request.sampling, session.vocab, ignore_eos=request.ignore_eos)
+        self._target.accept(request.prompt)
+        self._drafter: Sampler | None = None
+        if MODES[request.speculation.mode].drafts and session.can_draft:
+            self._drafter = Sampler(request.sampling, session.vocab, ignore_eos=request.ignore_eos)
+        self._root = -1
+        self._ids: list[int] = []
+        self._pieces: list[str] = []
+        self._started = time.perf_counter()
+        self._prompt_ms = 0.0
+        self._cached = 0
+        self._draft_n = self._accepted_n = self._verify_n = 0
+        self.reason: FinishReason | None = None
+
+    def prefill(self) -> Iterator[Prefill]:
+        """Brings the prompt into the KV cache, as far as it is not there, a micro-batch at a time."""
+        session, prompt = self._session, self._request.prompt
+        self._cached = session.rewind(session.timeline.reusable(prompt))
+        yield Prefill(self._cached, len(prompt), self._cached)
+        for at in range(self._cached, len(prompt), session.plan.n_ubatch):
+            session.extend(prompt[at : at + session.plan.n_ubatch], all_logits=False)
+            self._prompt_ms = self._elapsed_ms()
+            yield Prefill(len(session.timeline), len(prompt), self._cached)
+        self._started = time.perf_counter()
+
+    def first(self) -> Tokens:
+        """The first token follows from the prompt's own logits."""
+        return self._deliver([self._draw(-1)])
+
+    def draft(self) -> list[int]:
+        """Proposes tokens to follow the root: k' experts, one row per pass, all rolled back."""
+        session, speculation = self._session, self._request.speculation
+        start = len(session.timeline)
+        length = min(speculation.draft_length, self._room() - 1)
+        drafts: list[int] = []
+        if self._drafter is None or length < 1:
+            return drafts
+        self._drafter.copy_from(self._target)
+        session.hooks.set_experts(speculation.draft_experts)
+        try:
+            token = self._root
+            for position in range(start, start + length):
+                session.decode((token,), position, all_logits=True)
+                token = self._drafter.draw(session.context, 0)
+                if session.vocab.is_end(token) and not self._request.ignore_eos:
+                    break  # the target says itself whether this is the end
+                drafts.append(token)
+        finally:
+            session.hooks.set_experts(0)
+            session.rewind(start)
+        return drafts
+
+    def verify(self, drafts: Sequence[int]) -> list[int]:
+        """Decodes root and drafts in one pass; returns what the target draws while the drafts agree."""
+        session = self._session
+        start = len(session.timeline)
+        rows = (self._root, *drafts)
+        session.decode(rows, start, all_logits=True)
+        self._verify_n += 1
+        drawn: list[int] = []
+        for row in range(len(rows)):
+            drawn.append(self._draw(row))
+            if self.reason is not None or row == len(drafts) or drawn[row] != drafts[row]:
+                break
+        # Rewind before yielding: a cancelled consumer must leave the cache as plain decode would have.
+        kept = rows[: len(drawn)]
+        session.timeline.append(kept)
+        if len(kept) < len(rows):
+            session.rewind(len(session.timeline))
+        return drawn
+
+    def accept(self, drawn: Sequence[int], drafts: Sequence[int]) -> Tokens:
+        """Counts what survived of the drafts, and delivers the block."""
+        accepted = sum(mine == theirs for mine, theirs in zip(drawn, drafts))
+        # A block that was cut short left its tail unjudged.
+        self._draft_n += accepted if self.reason is not None and accepted == len(drawn) else len(drafts)
+        self._accepted_n += accepted
+        return self._deliver(drawn)
+
+    def done(self) -> Done:
+        """The end: what the text still held back, and the final figures."""
+        assert self.reason is not None
+        text = self._text.finish()
+        self._pieces.append(text)
+        self._session.remember_reply("".join(self._pieces), self._ids)
+        return Done(self.reason, text, self._timings())
+
+    def close(self) -> None:
+        """Whatever happened, the cache holds the timeline and nothing else."""
+        self._session.rewind(len(self._session.timeline))
+        self._target.close()
+        if self._drafter is not None:
+            self._drafter.close()
+
+    def _draw(self, row: int) -> int:
+        """Draws from output row `row`; sets `reason` when the answer ends with this token."""
+        token = self._target.draw(self._session.context, row)
+        self._root = token
+        if self._session.vocab.is_end(token):
+            self.reason = "eos"
+            return token
+        self._ids.append(token)
+        self._pieces.append(self._text.push(self._session.vocab.piece(token)))
+        if self._text.stopped:
+            self.reason = "stop_string"
+        elif self._request.max_tokens is not None and len(self._ids) >= self._request.max_tokens:
+            self.reason = "max_tokens"
+        elif len(self._request.prompt) + len(self._ids) > self._session.n_ctx:
+            self.reason = "context"
+        return token
+
+    def _deliver(self, drawn: Sequence[int]) -> Tokens:
+        count = len(drawn) - (self.reason == "eos")
+        text = "".join(self._pieces[len(self._pieces) - count :]) if count else ""
+        return Tokens(text, tuple(self._ids[len(self._ids) - count :]) if count else (), self._timings())
+
+    def _room(self) -> int:
+        """Tokens that may still be drawn: by the request's limit and by the context."""
+        room = self._session.n_ctx - len(self._session.timeline)
+        if self._request.max_tokens is not None:
+            room = min(room, self._request.max_tokens - len(self._ids))
+        return room
+
+    def _elapsed_ms(self) -> float:
+        return 1e3 * (time.perf_counter() - self._started)
+
+    def _timings(self) -> Timings:
+        return Timings(
+            prompt_n=len(self._request.prompt) - self._cached,
+            cache_n=self._cached,
+            prompt_ms=self._prompt_ms,
+            predicted_n=len(self._ids),
+            predicted_ms=self._elapsed_ms(),
+            draft_n=self._draft_n,
+            draft_n_accepted=self._accepted_n,
+            verify_n=self._verify_n,
+            context_n=len(self._session.timeline),
+        )
+
+
+def _check(session: Session, request: Request) -> None:
+    if not request.prompt:
+        raise BadRequest("the prompt is empty", hint="write something")
+    if len(request.prompt) >= session.n_ctx:
+        raise ContextFull(
+            f"the prompt has {len(request.prompt)} tokens, the context holds {session.n_ctx}",
+            hint="start a new chat, shorten the prompt, or load with a larger -c",
+        )
+    if request.max_tokens is not None and request.max_tokens < 1:
+        raise BadRequest(f"max_tokens is {request.max_tokens}", hint="1 or more")
+    drafts = MODES[request.speculation.mode].drafts and session.can_draft
+    if drafts and request.speculation.draft_experts > session.info.n_expert_used:
+        raise BadRequest(
+            f"{request.speculation.draft_experts} draft experts, the model uses {session.info.n_expert_used}",
+            hint=f"1 to {session.info.n_expert_used}",
+        )

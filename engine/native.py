@@ -1,0 +1,196 @@
+"""The native library: that it is ours, its hooks, its log, and a flag that stops it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import NativeError
+
+ABI_VERSION = 1  # s2_abi_version() of native/s2/s2.h
+
+
+class _RoutingView(ctypes.Structure):
+    """struct s2_routing_view of native/s2/s2.h."""
+
+    _fields_ = [
+        ("il", ctypes.c_int32),
+        ("n_expert", ctypes.c_int32),
+        ("n_used", ctypes.c_int32),
+        ("n_rows", ctypes.c_int32),
+        ("logits", ctypes.POINTER(ctypes.c_float)),
+        ("ranks", ctypes.POINTER(ctypes.c_int32)),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRouting:
+    """Routing of one MoE layer in the last decode call.
+
+    `logits` F32 [n_rows, n_expert], router bias included. `ranks` I32 [n_rows, n_expert], every expert,
+    best first; the first `n_used` of a row were selected.
+    """
+
+    layer: int
+    n_used: int
+    logits: npt.NDArray[np.float32]
+    ranks: npt.NDArray[np.int32]
+
+
+class CancelFlag:
+    """Stops a decode call from another thread: native code reads it before every graph node."""
+
+    def __init__(self) -> None:
+        self._value = ctypes.c_int32(0)
+
+    def set(self) -> None:
+        self._value.value = 1
+
+    def clear(self) -> None:
+        self._value.value = 0
+
+    @property
+    def is_set(self) -> bool:
+        return self._value.value != 0
+
+    @property
+    def address(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(ctypes.addressof(self._value))
+
+
+class _Log:
+    """Keeps the last lines llama.cpp complained with, and passes complaints on to stderr."""
+
+    _WARN = 3  # enum ggml_log_level: INFO 2, WARN 3, ERROR 4, CONT 5
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=20)
+        self._lock = threading.Lock()
+
+    def write(self, level: int, text: bytes) -> None:
+        if not self._WARN <= level <= self._WARN + 1:
+            return
+        line = text.decode("utf-8", "replace").rstrip()
+        with self._lock:
+            self._lines.append(line)
+        print(line, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._lines.clear()
+
+    def last(self) -> str:
+        """The first of the latest complaints that says something, without its function's name."""
+        with self._lock:
+            lines = list(self._lines)
+        for line in lines:
+            text = line.split(": ", 1)[-1]
+            if "error loading model" in line or "failed" in line or "error" in line:
+                return text
+        return lines[-1].split(": ", 1)[-1] if lines else ""
+
+
+log = _Log()
+_keep: list[Any] = []  # callbacks that native code holds on to
+_loaded: Any = None
+
+
+def llama() -> Any:
+    """The bindings of llama-cpp-python, loaded on first use and checked to carry our hooks."""
+    global _loaded
+    if _loaded is None:
+        _loaded = _load()
+    return _loaded
+
+
+def _load() -> Any:
+    try:
+        import llama_cpp.llama_cpp as bindings
+    except (ImportError, RuntimeError, FileNotFoundError) as error:
+        raise NativeError(
+            f"llama.cpp cannot be loaded: {error}", hint="run packaging/chat to build it"
+        ) from error
+    lib = bindings._lib
+    try:
+        version = lib.s2_abi_version()
+    except AttributeError:
+        raise NativeError(
+            f"{lib._name} is llama.cpp without our hooks", hint="run packaging/chat to install our build"
+        ) from None
+    if version != ABI_VERSION:
+        raise NativeError(
+            f"{lib._name} has hooks of version {version}, this is for {ABI_VERSION}",
+            hint="run packaging/chat to rebuild it",
+        )
+    _declare(lib)
+    callback = bindings.llama_log_callback(lambda level, text, _: log.write(level, text))
+    _keep.append(callback)
+    bindings.llama_log_set(callback, None)
+    bindings.llama_backend_init()
+    return bindings
+
+
+def _declare(lib: Any) -> None:
+    context = ctypes.c_void_p
+    lib.s2_set_n_expert_used.argtypes = [context, ctypes.c_int32]
+    lib.s2_set_n_expert_used.restype = None
+    lib.s2_set_rows_exact.argtypes = [context, ctypes.c_int32]
+    lib.s2_set_rows_exact.restype = None
+    lib.s2_set_routing.argtypes = [context, ctypes.c_bool]
+    lib.s2_set_routing.restype = None
+    lib.s2_routing_n_layers.argtypes = [context]
+    lib.s2_routing_n_layers.restype = ctypes.c_int32
+    lib.s2_routing_layer_get.argtypes = [context, ctypes.c_int32, ctypes.POINTER(_RoutingView)]
+    lib.s2_routing_layer_get.restype = ctypes.c_bool
+
+
+class Hooks:
+    """The hooks of one llama context."""
+
+    def __init__(self, context: int) -> None:
+        self._lib = llama()._lib
+        self._context = ctypes.c_void_p(context)
+
+    def set_experts(self, count: int) -> None:
+        """Experts per token for the decode calls that follow; 0 is the model's own k."""
+        self._lib.s2_set_n_expert_used(self._context, count)
+
+    def set_rows_exact(self, rows: int) -> None:
+        """Passes of up to `rows` rows give each row the same bits whatever stands beside it."""
+        self._lib.s2_set_rows_exact(self._context, rows)
+
+    def set_routing(self, enabled: bool) -> None:
+        """Whether decode calls keep their routing for `routing()`."""
+        self._lib.s2_set_routing(self._context, enabled)
+
+    def routing(self) -> list[LayerRouting]:
+        """Routing of the last decode call, MoE layers in order; copies, good for as long as you like."""
+        view = _RoutingView()
+        layers = []
+        for i in range(self._lib.s2_routing_n_layers(self._context)):
+            if not self._lib.s2_routing_layer_get(self._context, i, ctypes.byref(view)):
+                raise NativeError(f"routing of MoE layer {i} vanished")
+            shape = (view.n_rows, view.n_expert)
+            layers.append(
+                LayerRouting(
+                    layer=view.il,
+                    n_used=view.n_used,
+                    logits=np.ctypeslib.as_array(view.logits, shape).copy(),
+                    ranks=np.ctypeslib.as_array(view.ranks, shape).copy(),
+                )
+            )
+        return layers
+
+    def stop_on(self, flag: CancelFlag) -> None:
+        """Decode calls end early once `flag` is set."""
+        self._flag = flag  # native code holds its address
+        bindings = llama()
+        callback = ctypes.cast(self._lib.s2_abort_if_set, bindings.ggml_abort_callback)
+        bindings.llama_set_abort_callback(self._context, callback, flag.address)

@@ -1,0 +1,111 @@
+"""Turns a device, a model and a person's wishes into a Plan; every number with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.device import Device
+from engine.errors import BadRequest
+from engine.model import ModelInfo
+from engine.request import MODES, Speculation
+
+CONTEXT_DEFAULT = 8192
+CONTEXT_MIN = 64
+UBATCH = 512
+DRAFT_LENGTH = 4
+DRAFT_SHARE = 4  # k' = k/4 to begin with: the paper's Table 1 drafts with 1 to 3 of 4 to 8 experts
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a person asked for; None leaves it to the plan."""
+
+    n_ctx: int | None = None
+    n_threads: int | None = None
+    mode: str | None = None
+    draft_experts: int | None = None
+    draft_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a model is loaded and decoded here. `repack`: a second, faster copy of some weights is kept."""
+
+    n_ctx: int
+    n_threads: int
+    n_ubatch: int
+    repack: bool
+    speculation: Speculation
+    reasons: dict[str, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+
+def make_plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
+    """Raises BadRequest when a wish makes no sense for this model."""
+    reasons: dict[str, str] = {}
+    notices: list[str] = []
+    return Plan(
+        n_ctx=_context(device, model, wishes, reasons, notices),
+        n_threads=_threads(device, wishes, reasons),
+        n_ubatch=UBATCH,
+        repack=_repack(device, model, reasons, notices),
+        speculation=_speculation(model, wishes, reasons, notices),
+        reasons=reasons,
+        notices=tuple(notices),
+    )
+
+
+def _context(device: Device, model: ModelInfo, wishes: Wishes, reasons: dict[str, str], notices: list[str]) -> int:
+    trained = model.n_ctx_train or CONTEXT_DEFAULT
+    if wishes.n_ctx:
+        if wishes.n_ctx < CONTEXT_MIN:
+            raise BadRequest(f"a context of {wishes.n_ctx} tokens is too small", hint=f"{CONTEXT_MIN} or more")
+        if wishes.n_ctx > trained:
+            notices.append(f"the model was trained for {trained} tokens; a context of {wishes.n_ctx} may ramble")
+        reasons["n_ctx"] = "asked for"
+        return wishes.n_ctx
+    # An eighth of what is free: the weights, the user interface and the rest of the machine need theirs.
+    room = device.available_bytes // 8 // max(1, model.kv_bytes_per_token)
+    n_ctx = max(CONTEXT_MIN * 8, min(trained, CONTEXT_DEFAULT, room // 256 * 256))
+    reasons["n_ctx"] = "the model's own" if n_ctx == trained else "default" if n_ctx == CONTEXT_DEFAULT else "memory"
+    return n_ctx
+
+
+def _threads(device: Device, wishes: Wishes, reasons: dict[str, str]) -> int:
+    if wishes.n_threads:
+        if not 1 <= wishes.n_threads <= 512:
+            raise BadRequest(f"{wishes.n_threads} threads make no sense", hint="1 or more, best one per core")
+        reasons["n_threads"] = "asked for"
+        return wishes.n_threads
+    reasons["n_threads"] = "one per core this process may use"
+    return device.cores
+
+
+def _repack(device: Device, model: ModelInfo, reasons: dict[str, str], notices: list[str]) -> bool:
+    # Repacked weights are a copy beside the file's pages: twice the model in the worst case.
+    if model.size_bytes * 2 < device.available_bytes:
+        reasons["repack"] = "memory for a faster copy of the weights"
+        return True
+    reasons["repack"] = "no memory for a second copy of the weights"
+    if model.size_bytes > device.available_bytes:
+        notices.append("the model is larger than the free memory: it is read from disk again and again, slowly")
+    return False
+
+
+def _speculation(model: ModelInfo, wishes: Wishes, reasons: dict[str, str], notices: list[str]) -> Speculation:
+    mode = wishes.mode or "ar"
+    if mode in MODES and MODES[mode].drafts and not model.is_moe:
+        notices.append(f"{model.name} is a dense model: nothing to draft with, it runs in ar")
+        mode = "ar"
+    elif not model.is_moe:
+        notices.append(f"{model.name} is a dense model: it runs in ar")
+    reasons["mode"] = "asked for" if mode == wishes.mode else "all experts in memory, where drafting gains nothing"
+    experts = wishes.draft_experts or max(1, model.n_expert_used // DRAFT_SHARE)
+    if model.is_moe and experts > model.n_expert_used:
+        raise BadRequest(
+            f"{experts} draft experts, but {model.name} uses {model.n_expert_used} per token",
+            hint=f"1 to {model.n_expert_used}",
+        )
+    reasons["draft_experts"] = "asked for" if wishes.draft_experts else "a quarter of the model's own"
+    reasons["draft_length"] = "asked for" if wishes.draft_length else "default"
+    return Speculation(mode=mode, draft_experts=experts, draft_length=wishes.draft_length or DRAFT_LENGTH)

@@ -1,0 +1,81 @@
+"""The target's sampler chain, and the copy of it that drafts."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from engine.native import llama
+from engine.request import Sampling
+from engine.vocab import Vocab
+
+
+class Sampler:
+    """A llama.cpp sampler chain. Each draw advances its random state and its penalties by one token.
+
+    Two chains in the same state draw the same token from the same logits: that is what lets a draft
+    agree with the target at any temperature, and what makes acceptance exact.
+    """
+
+    def __init__(self, sampling: Sampling, vocab: Vocab, *, ignore_eos: bool = False) -> None:
+        self._llama = llama()
+        self._chain: Any = self._llama.llama_sampler_chain_init(self._llama.llama_sampler_chain_default_params())
+        if ignore_eos:
+            self._forbid(vocab, vocab.ends())
+        self._window = self._add_penalties(sampling)
+        self._add_draw(sampling)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Tells the penalties what stood before the answer."""
+        for token in tokens[-self._window :] if self._window else ():
+            self._llama.llama_sampler_accept(self._chain, token)
+
+    def draw(self, context: Any, row: int) -> int:
+        """Draws the token that follows output row `row` of the last decode call, and accepts it."""
+        return int(self._llama.llama_sampler_sample(self._chain, context, row))
+
+    def copy_from(self, other: Sampler) -> None:
+        """Takes over the state of a chain built from the same settings."""
+        self._llama.llama_sampler_copy(other._chain, self._chain)
+
+    def close(self) -> None:
+        if self._chain is not None:
+            self._llama.llama_sampler_free(self._chain)
+            self._chain = None
+
+    def _add(self, sampler: Any) -> None:
+        self._llama.llama_sampler_chain_add(self._chain, sampler)
+
+    def _forbid(self, vocab: Vocab, tokens: Sequence[int]) -> None:
+        bias = (self._llama.llama_logit_bias * len(tokens))(*((token, float("-inf")) for token in tokens))
+        self._add(self._llama.llama_sampler_init_logit_bias(len(vocab), len(tokens), bias))
+
+    def _add_penalties(self, sampling: Sampling) -> int:
+        active = (
+            sampling.repeat_penalty != 1.0 or sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
+        )
+        if not active or sampling.repeat_last_n == 0:
+            return 0
+        # -1 is "the whole context" in llama.cpp's flags; its sampler wants a number.
+        window = sampling.repeat_last_n if sampling.repeat_last_n > 0 else 1 << 16
+        self._add(
+            self._llama.llama_sampler_init_penalties(
+                window, sampling.repeat_penalty, sampling.frequency_penalty, sampling.presence_penalty
+            )
+        )
+        return window
+
+    def _add_draw(self, sampling: Sampling) -> None:
+        if sampling.temperature <= 0.0:
+            self._add(self._llama.llama_sampler_init_greedy())
+            return
+        if sampling.top_k > 0:
+            self._add(self._llama.llama_sampler_init_top_k(sampling.top_k))
+        if sampling.top_p < 1.0:
+            self._add(self._llama.llama_sampler_init_top_p(sampling.top_p, 1))
+        if sampling.min_p > 0.0:
+            self._add(self._llama.llama_sampler_init_min_p(sampling.min_p, 1))
+        self._add(self._llama.llama_sampler_init_temp(sampling.temperature))
+        seed = sampling.seed if sampling.seed is not None else secrets.randbits(32)
+        self._add(self._llama.llama_sampler_init_dist(seed))

@@ -1,0 +1,201 @@
+"""A loaded model with its context and KV cache: one mutable timeline, decoded a pass at a time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from engine.chat import CHATML, ChatTemplate, Message
+from engine.errors import BadRequest, Cancelled, ModelError, NativeError
+from engine.model import ModelInfo, read_model_info
+from engine.native import CancelFlag, Hooks, llama, log
+from engine.plan import Plan
+from engine.timeline import ROWS_EXACT, Timeline
+from engine.vocab import Vocab
+
+_REPLIES_KEPT = 256  # answers whose token ids are remembered, so that their KV cells are found again
+_DECODE_NO_ROOM, _DECODE_ABORTED = 1, 2  # return values of llama_decode
+
+
+class Session:
+    """One model, one llama context, one sequence. Not thread-safe: the decode thread owns it."""
+
+    def __init__(self, info: ModelInfo, plan: Plan, model: Any, context: Any) -> None:
+        self._llama = llama()
+        self._model, self._context = model, context
+        self._memory = self._llama.llama_get_memory(context)
+        self._batch = self._llama.llama_batch_init(plan.n_ubatch, 0, 1)
+        for i in range(plan.n_ubatch):
+            self._batch.n_seq_id[i] = 1
+            self._batch.seq_id[i][0] = 0
+        self.info, self.plan = info, plan
+        self.vocab = Vocab(model)
+        self.hooks = Hooks(context)
+        self.hooks.set_rows_exact(ROWS_EXACT)
+        self.timeline = Timeline()
+        self.n_ctx = int(self._llama.llama_n_ctx_seq(context))
+        self.notices: list[str] = list(plan.notices)
+        self.can_draft = self._check_can_draft()
+        self._template = self._chat_template()
+        self._replies: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        plan: Plan,
+        *,
+        on_progress: Callable[[float], None] | None = None,
+        cancel: CancelFlag | None = None,
+    ) -> Session:
+        """Loads the model at `path` as `plan` says. `on_progress` hears fractions from 0 to 1.
+
+        Raises ModelError when the file cannot be used, Cancelled when `cancel` was set.
+        """
+        info = read_model_info(path)
+        bindings = llama()
+        log.clear()
+        model = _load_model(bindings, info, plan, on_progress, cancel)
+        try:
+            context = _make_context(bindings, model, info, plan)
+        except BaseException:
+            bindings.llama_model_free(model)
+            raise
+        return cls(info, plan, model, context)
+
+    # --- prompts
+
+    def tokenize_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The prompt for the next answer in `messages`, by the model's chat template."""
+        return self._template.tokenize(messages, self._replies)
+
+    def tokenize_text(self, text: str) -> tuple[int, ...]:
+        """`text` as it stands, special tokens in it included."""
+        return tuple(self.vocab.tokenize(text, add_special=True, parse_special=True))
+
+    def remember_reply(self, text: str, tokens: Sequence[int]) -> None:
+        """Notes the ids an answer was generated as: its text alone may tokenise to others."""
+        if text and text == self.vocab.text(tuple(tokens)):
+            self._replies[text] = tuple(tokens)
+            self._replies.move_to_end(text)
+            if len(self._replies) > _REPLIES_KEPT:
+                self._replies.popitem(last=False)
+
+    # --- decoding
+
+    @property
+    def context(self) -> Any:
+        """The llama context, for samplers."""
+        return self._context
+
+    def decode(self, tokens: Sequence[int], start: int, *, all_logits: bool) -> None:
+        """One pass over `tokens` at positions from `start`; the timeline is not touched.
+
+        Logits are kept for every row, or for the last one only. At most `plan.n_ubatch` tokens.
+        Raises Cancelled when the flag given to `hooks.stop_on` was set, NativeError on failure; the cells of
+        a failed pass are gone.
+        """
+        batch, last = self._batch, len(tokens) - 1
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i] = token
+            batch.pos[i] = start + i
+            batch.logits[i] = all_logits or i == last
+        status = self._llama.llama_decode(self._context, batch)
+        if status == 0:
+            return
+        self._llama.llama_memory_seq_rm(self._memory, 0, start, -1)
+        if status == _DECODE_ABORTED:
+            raise Cancelled("stopped")
+        if status == _DECODE_NO_ROOM:
+            raise NativeError(f"no room for {len(tokens)} tokens in the KV cache at {start} of {self.n_ctx}")
+        raise NativeError(f"decoding failed with status {status}: {log.last() or 'no reason given'}")
+
+    def extend(self, tokens: Sequence[int], *, all_logits: bool) -> None:
+        """Decodes `tokens` behind the timeline and appends them to it."""
+        self.decode(tokens, len(self.timeline), all_logits=all_logits)
+        self.timeline.append(tokens)
+
+    def rewind(self, length: int) -> int:
+        """Cuts cache and timeline to `length` tokens; returns what is left (0 where a cache cannot be cut)."""
+        if not self._llama.llama_memory_seq_rm(self._memory, 0, length, -1):
+            self._llama.llama_memory_clear(self._memory, True)
+            length = 0
+        self.timeline.cut(length)
+        return length
+
+    def close(self) -> None:
+        """Frees the model and all that belongs to it."""
+        if self._context is not None:
+            self._llama.llama_batch_free(self._batch)
+            self._llama.llama_free(self._context)
+            self._llama.llama_model_free(self._model)
+            self._context = self._model = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def _check_can_draft(self) -> bool:
+        """Whether drafts can be rolled back and differ from the target."""
+        if self._llama.llama_model_is_recurrent(self._model) or self._llama.llama_model_is_hybrid(self._model):
+            self.notices.append(f"{self.info.arch} keeps a state that cannot be rolled back: it runs in ar")
+            return False
+        return self.info.is_moe
+
+    def _chat_template(self) -> ChatTemplate:
+        source = self._llama.llama_model_chat_template(self._model, None)
+        if not source:
+            self.notices.append("the model brings no chat template: ChatML is used, answers may ramble")
+        try:
+            return ChatTemplate(bytes(source or b"").decode("utf-8", "replace") or CHATML, self.vocab)
+        except BadRequest as error:
+            self.notices.append(f"{error.message}: ChatML is used, answers may ramble")
+            return ChatTemplate(CHATML, self.vocab)
+
+
+def _load_model(
+    bindings: Any,
+    info: ModelInfo,
+    plan: Plan,
+    on_progress: Callable[[float], None] | None,
+    cancel: CancelFlag | None,
+) -> Any:
+    def progress(fraction: float, _: Any) -> bool:
+        if on_progress is not None:
+            on_progress(fraction)
+        return cancel is None or not cancel.is_set
+
+    params = bindings.llama_model_default_params()
+    params.use_extra_bufts = plan.repack
+    params.progress_callback = bindings.llama_progress_callback(progress)
+    model = bindings.llama_model_load_from_file(str(info.path).encode(), params)
+    if model is None:
+        if cancel is not None and cancel.is_set:
+            raise Cancelled("loading was stopped")
+        raise ModelError(f"{info.path}: {log.last() or 'llama.cpp cannot load it'}", hint="see the engine's log")
+    return model
+
+
+def _make_context(bindings: Any, model: Any, info: ModelInfo, plan: Plan) -> Any:
+    if bindings.llama_model_has_encoder(model) or bindings.llama_model_is_diffusion(model):
+        raise ModelError(f"{info.path}: {info.arch} is not a model that chats", hint="use a text generation model")
+    params = bindings.llama_context_default_params()
+    params.n_ctx = plan.n_ctx
+    params.n_batch = params.n_ubatch = plan.n_ubatch
+    params.n_threads = params.n_threads_batch = plan.n_threads
+    params.swa_full = True  # a sliding window that forgets cannot be rolled back
+    params.no_perf = True
+    context = bindings.llama_init_from_model(model, params)
+    if context is None:
+        raise ModelError(
+            f"{info.path}: no context of {plan.n_ctx} tokens: {log.last() or 'not enough memory'}",
+            hint="try a smaller -c",
+        )
+    return context
+

@@ -1,0 +1,52 @@
+"""What stands in the KV cache, and from where it may be continued bit for bit."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+ROWS_EXACT = 32  # passes of up to this many rows give each row the same bits whatever stands beside it
+
+
+class Timeline:
+    """The tokens in the cache, in order, and which of them came in one wide pass.
+
+    Rows of a narrow pass do not depend on each other's company, so the cache may be cut anywhere among them. The
+    rows of a wide pass belong together: a cut inside it means decoding it again from its first row, or the same
+    prompt would give other bits the second time.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self._wide_starts: list[int] = []  # both sorted; pass i holds [start, end)
+        self._wide_ends: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """One decode pass went through."""
+        if len(tokens) > ROWS_EXACT:
+            self._wide_starts.append(len(self.tokens))
+            self._wide_ends.append(len(self.tokens) + len(tokens))
+        self.tokens.extend(tokens)
+
+    def cut(self, length: int) -> None:
+        """Forgets everything from position `length` on."""
+        del self.tokens[length:]
+        while self._wide_ends and self._wide_ends[-1] > length:
+            self._wide_starts.pop()
+            self._wide_ends.pop()
+
+    def reusable(self, prompt: Sequence[int]) -> int:
+        """How many tokens of `prompt` need not be decoded again; at least its last one must be."""
+        shared = 0
+        for mine, theirs in zip(self.tokens, prompt, strict=False):
+            if mine != theirs:
+                break
+            shared += 1
+        shared = min(shared, max(0, len(prompt) - 1))
+        block = bisect_right(self._wide_starts, shared) - 1
+        if block >= 0 and shared < self._wide_ends[block]:
+            return self._wide_starts[block]
+        return shared

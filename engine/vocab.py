@@ -1,0 +1,76 @@
+"""The model's vocabulary: text to token ids and back."""
+
+from __future__ import annotations
+
+import ctypes
+
+from engine.errors import NativeError
+from engine.native import llama
+
+_PIECE_BYTES = 256
+
+
+class Vocab:
+    """Tokenises and detokenises with the vocabulary of one loaded model."""
+
+    def __init__(self, model: int) -> None:
+        self._llama = llama()
+        self._vocab = self._llama.llama_model_get_vocab(model)
+        self._pieces: dict[int, bytes] = {}
+        self._buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Token ids of `text`. `add_special`: BOS and the like, where the model wants them;
+        `parse_special`: whether <|names|> in the text mean the special tokens."""
+        data = text.encode("utf-8", "replace")
+        tokens = (ctypes.c_int32 * (len(data) + 8))()
+        count = self._llama.llama_tokenize(
+            self._vocab, data, len(data), tokens, len(tokens), add_special, parse_special
+        )
+        if count < 0:
+            raise NativeError(f"a text of {len(data)} bytes cannot be tokenised")
+        return list(tokens[:count])
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; empty for control tokens."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._read_piece(token)
+        return piece
+
+    def text(self, tokens: list[int] | tuple[int, ...]) -> str:
+        """The text of `tokens`, control tokens left out, broken characters replaced."""
+        return b"".join(self.piece(token) for token in tokens).decode("utf-8", "replace")
+
+    def is_end(self, token: int) -> bool:
+        """Whether the model ends its turn with `token`."""
+        return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
+
+    def ends(self) -> list[int]:
+        """Every token the model may end its turn with."""
+        return [token for token in range(len(self)) if self.is_end(token)]
+
+    def __len__(self) -> int:
+        return int(self._llama.llama_vocab_n_tokens(self._vocab))
+
+    def name(self, token: int) -> str:
+        """How a special token is written, '' for none."""
+        if token < 0:
+            return ""
+        return bytes(self._llama.llama_vocab_get_text(self._vocab, token)).decode("utf-8", "replace")
+
+    @property
+    def bos(self) -> int:
+        return int(self._llama.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos(self) -> int:
+        return int(self._llama.llama_vocab_eos(self._vocab))
+
+    def _read_piece(self, token: int) -> bytes:
+        size = self._llama.llama_token_to_piece(self._vocab, token, self._buffer, _PIECE_BYTES, 0, False)
+        if size < 0:
+            buffer = ctypes.create_string_buffer(-size)
+            size = self._llama.llama_token_to_piece(self._vocab, token, buffer, -size, 0, False)
+            return buffer.raw[:size]
+        return self._buffer.raw[:size]
