@@ -19,7 +19,8 @@ from s2build.patching import apply_patch, parse_patch
 from s2build.problem import SetupError
 from s2build.recipe import Inputs, hook_symbols, make_inputs, patch_files
 from s2build.source import check_sha256, set_version, synchronise
-from s2build.wheel import check_wheel, reason_of
+from s2build.tools import reason_of
+from s2build.wheel import check_wheel
 
 PATCH = """Why this is done.
 

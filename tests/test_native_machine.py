@@ -151,6 +151,7 @@ def test_a_missing_compiler_says_what_to_install(tmp_path: Path, monkeypatch: py
 def test_jobs_fit_processors_and_memory() -> None:
     assert parallel_jobs(8, 64 * GIB) == 8
     assert parallel_jobs(8, 3 * GIB) == 3
+    assert parallel_jobs(8, 7 * GIB, cuda=True) == 3
     with pytest.raises(SetupError, match="free memory"):
         parallel_jobs(8, GIB // 2)
     assert parse_available_bytes("MemTotal: 9 kB\nMemAvailable:    2048 kB\n") == 2 << 20

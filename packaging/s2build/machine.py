@@ -14,6 +14,7 @@ from s2build.problem import SetupError
 
 _OLDEST = {"gcc": 9, "clang": 10}  # the first with all of C++17 that llama.cpp uses
 _JOB_BYTES = 1 << 30  # the largest translation units of libllama stay below this
+_CUDA_JOB_BYTES = 2 << 30  # those of the CUDA backend
 _DISK_BYTES = 1 << 30  # sources, objects and wheel of a CPU build, with room
 _CUDA_DISK_BYTES = 4 << 30
 _INSTALL_COMPILER = "sudo apt install g++ (Fedora: sudo dnf install gcc-c++)"
@@ -81,19 +82,20 @@ def parse_available_bytes(meminfo: str) -> int:
     return int(match.group(1)) * 1024 if match else 0
 
 
-def parallel_jobs(n_cpus: int, available_bytes: int) -> int:
+def parallel_jobs(n_cpus: int, available_bytes: int, *, cuda: bool = False) -> int:
     """Compilers to run at once. Raises SetupError when there is no memory for even one."""
-    if available_bytes < _JOB_BYTES:
+    needed = _CUDA_JOB_BYTES if cuda else _JOB_BYTES
+    if available_bytes < needed:
         raise SetupError(
-            f"building the native library needs {_JOB_BYTES >> 20} MiB of free memory, "
+            f"building the native library needs {needed >> 20} MiB of free memory, "
             f"{available_bytes >> 20} MiB are free: close other programs or add swap"
         )
-    return max(1, min(n_cpus, available_bytes // _JOB_BYTES))
+    return max(1, min(n_cpus, available_bytes // needed))
 
 
-def jobs_here() -> int:
+def jobs_here(*, cuda: bool = False) -> int:
     available = parse_available_bytes(Path("/proc/meminfo").read_text())
-    return parallel_jobs(len(os.sched_getaffinity(0)), available)
+    return parallel_jobs(len(os.sched_getaffinity(0)), available, cuda=cuda)
 
 
 def check_disk(folder: Path, *, cuda: bool) -> None:
