@@ -1,4 +1,4 @@
-"""Writes the three lock files beside this script; run by hand after a pin in pyproject.toml changes.
+"""Writes the lock files beside this script; run by hand after a pin in pyproject.toml changes.
 
 Needs `uv` on PATH (`pip install uv`). The locks hold versions and hashes only, valid for every supported
 Python on x86-64 and arm64; they name no index, so that each machine uses the one it is set up with.
@@ -18,6 +18,8 @@ OURS = "llama-cpp-python"  # comes from our own build, never from an index
 NATIVE_IMPORTS = ("diskcache==5.6.3", "jinja2==3.1.6", "typing-extensions==4.16.0")
 # What an editable install of this checkout needs, so that no build environment has to be made for it.
 EDITABLE = ("hatchling==1.33.0", "editables==0.6")
+# cuBLAS for packaging/cuda-check, where the toolkit has none; goes with CUDA 13.
+CUDA = ("nvidia-cublas==13.0.2.14",)
 # What builds the native wheel, in an environment of its own.
 NATIVE_TOOLS = ("scikit-build-core==1.1.2", "cmake==4.4.5", "ninja==1.13.2")
 
@@ -29,6 +31,7 @@ def main() -> int:
     compile_lock("requirements.lock", runtime)
     compile_lock("dev.lock", [*runtime, *parse_array(pyproject, "dev")])
     compile_lock("native.lock", list(NATIVE_TOOLS))
+    compile_lock("cuda.lock", list(CUDA))
     return 0
 
 
