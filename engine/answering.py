@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.state import EngineState
 
 #: A stream's headers wait this long for the first word, so that a refusal gets its own status.
-_FIRST_WAIT_S = 0.25
+_FIRST_WAIT_S = 1.0
 
 #: Tokens gather this long into one event. A wake-up of this thread takes time from the decode loop, and
 #: 25 events a second already look continuous.

@@ -12,8 +12,9 @@ from engine.messages import API_VERSION
 from engine.request import MODES
 
 if TYPE_CHECKING:
+    from engine.job import Loaded
     from engine.plan import Plan
-    from engine.state import EngineState, Loaded
+    from engine.state import EngineState
 
 _CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load"]
 _MODES = [dataclasses.asdict(mode) for mode in MODES.values()]
@@ -43,7 +44,7 @@ def snapshot(state: EngineState) -> dict[str, Any]:
         "plan": None if loaded is None else _plan_card(loaded.plan),
         "settings": settings(state),
         "modes": _MODES,
-        "notices": [] if loaded is None else list(loaded.plan.notices),
+        "notices": [] if loaded is None else list(loaded.notices),
         "running": running,
         "queued": len(state.jobs) - running,
         "clients": len(state.streams),
@@ -66,8 +67,8 @@ def model_list(state: EngineState) -> list[dict[str, Any]]:
     """OpenAI's list with the one loaded model, and llama.cpp's `meta`."""
     if state.loaded is None:
         return []
-    info, plan = state.loaded.info, state.loaded.plan
-    meta = {"n_ctx": plan.n_ctx, "n_ctx_train": info.n_ctx_train, "size": info.size_bytes}
+    info = state.loaded.info
+    meta = {"n_ctx": state.loaded.n_ctx, "n_ctx_train": info.n_ctx_train, "size": info.size_bytes}
     return [{"id": info.name, "object": "model", "created": 0, "owned_by": "local", "meta": meta}]
 
 
@@ -86,7 +87,7 @@ def _model_card(loaded: Loaded) -> dict[str, Any]:
         "name": info.name,
         "arch": info.arch,
         "size_bytes": info.size_bytes,
-        "n_ctx": loaded.plan.n_ctx,
+        "n_ctx": loaded.n_ctx,
         "n_ctx_train": info.n_ctx_train,
         "n_expert": info.n_expert,
         "n_expert_used": info.n_expert_used,

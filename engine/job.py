@@ -12,7 +12,9 @@ from engine.errors import S2Error
 from engine.events import Event
 
 if TYPE_CHECKING:
+    from engine.model import ModelInfo
     from engine.native import CancelFlag
+    from engine.plan import Plan
     from engine.wire import Call, Load
 
 
@@ -115,6 +117,17 @@ class GenerateJob:
 class LoadJob:
     load: Load
     cancel: Cancel = field(default_factory=Cancel)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The model that is loaded, and how. `n_ctx` is what the native context really has."""
+
+    load: Load
+    info: ModelInfo
+    plan: Plan
+    n_ctx: int
+    notices: tuple[str, ...]
 
 
 Job: TypeAlias = GenerateJob | LoadJob

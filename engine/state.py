@@ -6,29 +6,17 @@ import asyncio
 import dataclasses
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import BadRequest, Busy, EngineUnavailable
 from engine.events import Done, Timings
-from engine.job import GenerateJob, LoadJob, Mailbox
+from engine.job import GenerateJob, Loaded, LoadJob, Mailbox
 from engine.messages import State
 from engine.request import Speculation
 from engine.worker import Worker
 
 if TYPE_CHECKING:
-    from engine.model import ModelInfo
-    from engine.plan import Plan
     from engine.wire import Call, Load
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The model that is loaded, and how."""
-
-    load: Load
-    info: ModelInfo
-    plan: Plan
 
 
 class EngineState:
@@ -147,8 +135,7 @@ class EngineState:
         """What is loaded fulfils `load` as well, though it was asked for in other words."""
         given = dict(current.wishes)
         if self.loaded is not None:
-            plan = self.loaded.plan
-            given |= {"n_ctx": plan.n_ctx, "n_threads": plan.n_threads}
+            given |= {"n_ctx": self.loaded.n_ctx, "n_threads": self.loaded.plan.n_threads}
         return current.path == load.path and given.items() >= load.wishes.items()
 
     def _others(self, client: str) -> bool:
@@ -159,10 +146,10 @@ class EngineState:
             self.progress = progress
             self.touch()
 
-    def load_done(self, job: LoadJob, info: ModelInfo, plan: Plan) -> None:
+    def load_done(self, job: LoadJob, loaded: Loaded) -> None:
         if job is self.loading:
-            self.loading, self.loaded, self.progress = None, Loaded(job.load, info, plan), 1.0
-            self.speculation = plan.speculation
+            self.loading, self.loaded, self.progress = None, loaded, 1.0
+            self.speculation = loaded.plan.speculation
             self.touch()
 
     def load_failed(self, job: LoadJob, error: str) -> None:

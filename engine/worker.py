@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import Cancelled, EngineUnavailable, S2Error
 from engine.events import Done, Timings
-from engine.job import GenerateJob, LoadJob, Started
+from engine.job import GenerateJob, Loaded, LoadJob, Started
+from engine.request import MODES, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from engine.job import Job
-    from engine.request import Request
+    from engine.native import CancelFlag
     from engine.session import Session
     from engine.state import EngineState
 
@@ -39,6 +40,7 @@ class Worker(threading.Thread):
         self._state = state
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._session: Session | None = None
+        self._flag: CancelFlag | None = None
 
     def submit(self, job: Job) -> None:
         self._jobs.put(job)
@@ -79,7 +81,9 @@ class Worker(threading.Thread):
         plan = make_plan(detect(), info, Wishes(**job.load.wishes))
         flag = job.cancel.attach(CancelFlag())
         self._session = Session.load(job.load.path, plan, on_progress=self._progress_of(job), cancel=flag)
-        self._tell(self._state.load_done, job, self._session.info, self._session.plan)
+        session = self._session
+        loaded = Loaded(job.load, session.info, session.plan, session.n_ctx, tuple(session.notices))
+        self._tell(self._state.load_done, job, loaded)
 
     def _progress_of(self, job: LoadJob) -> Callable[[float], None]:
         last = 0.0
@@ -122,14 +126,16 @@ class Worker(threading.Thread):
         from engine.native import CancelFlag
 
         request = self._request(session, job)
-        job.mailbox.put(Started(len(request.prompt), request.speculation.mode))
-        flag = job.cancel.attach(CancelFlag())
-        for event in generate(session, request, flag):
+        drafts = MODES[request.speculation.mode].drafts and session.can_draft
+        started = Started(len(request.prompt), request.speculation.mode if drafts else "ar")
+        self._flag = job.cancel.attach(CancelFlag())  # native code holds its address until the next request
+        for number, event in enumerate(generate(session, request, self._flag)):
+            if number == 0:  # only now is it certain that the request is not refused
+                job.mailbox.put(started)
             job.mailbox.put(event, last=isinstance(event, Done))
 
     def _request(self, session: Session, job: GenerateJob) -> Request:
         from engine.chat import Message
-        from engine.request import Request
 
         call = job.call
         if call.prompt is None:

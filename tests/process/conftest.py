@@ -19,6 +19,9 @@ from engine.probe import call
 
 MODEL = Path(__file__).parents[2] / "assets" / "smolmoe-32x8.gguf"
 
+# One thread: threads of one pass wait for each other, which takes long on a machine with other work.
+LOAD = {"model": str(MODEL), "n_ctx": 4096, "n_threads": 1}
+
 
 def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Waits until `condition` holds; a test fails when it never does."""
@@ -72,7 +75,7 @@ def loaded() -> Iterator[Handle]:
     """An engine with the embedded model, shared by the tests of a file."""
     with tempfile.TemporaryDirectory(prefix="s2-") as root:
         handle = ensure_engine(make_paths(Path(root)), service=True)
-        call(handle.socket, "POST", "/load", {"model": str(MODEL), "n_ctx": 4096})
+        call(handle.socket, "POST", "/load", LOAD)
         until(lambda: call(handle.socket, "GET", "/health")["status"] != "loading")
         assert call(handle.socket, "GET", "/health") == {"status": "ok", "error": None}
         yield handle

@@ -79,13 +79,13 @@ async def test_the_own_telemetry_stream_does_not_make_the_engine_busy(engine: Ha
     async with EngineClient(engine.socket) as client, EngineClient(engine.socket) as other:
         shots = client.telemetry()
         await shots.__anext__()
-        await client.load(MODEL, n_ctx=512)
+        await client.load(MODEL, n_ctx=512, n_threads=1)
         async for shot in shots:
             if shot.state == "ready":
                 break
-        await client.load(MODEL, n_ctx=768)
+        await client.load(MODEL, n_ctx=768, n_threads=1)
         with pytest.raises(errors.Busy):
-            await other.load(MODEL, n_ctx=512)
+            await other.load(MODEL, n_ctx=512, n_threads=1)
         async for shot in shots:
             if shot.state == "ready" and shot.model is not None and shot.model.n_ctx == 768:
                 break
