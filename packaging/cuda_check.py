@@ -87,17 +87,12 @@ def check_arch(build: Build, arch: str, *, sample: bool) -> None:
     defines = {**cuda_preset(arch, build.toolkit).defines, "CMAKE_BUILD_TYPE": "Release", **build.defines}
     options = [f"-D{key}={value}" for key, value in defines.items()]
     configure: Command = [build.tools / "bin/cmake", "-S", build.tree / "source", "-B", objects, *options]
-    run_build(
-        configure,
-        f"{name}, configuration",
-        build.tree / f"configure-{arch}.log",
-        build.tree,
-        build.environment,
-    )
+    log = build.tree / f"build-{arch}.log"
+    run_build(configure, f"{name}, configuration", log, build.tree, build.environment)
     # -k 0: one run names every file that fails.
     ninja: Command = [build.tools / "bin/ninja", "-C", objects, "-k", "0", *jobs_of(build.environment)]
     targets = sample_targets(ninja, build.environment) if sample else ["ggml-cuda"]
-    run_build([*ninja, *targets], name, build.tree / f"build-{arch}.log", build.tree, build.environment)
+    run_build([*ninja, *targets], name, log, build.tree, build.environment)
 
 
 def jobs_of(environment: dict[str, str]) -> tuple[str, str]:
