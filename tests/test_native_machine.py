@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from s2build.cuda import CPU, Gpu, Toolkit, choose_preset, find_gpu, parse_compute_caps, parse_nvcc_release
+from s2build.cuda import (
+    CPU,
+    Gpu,
+    Toolkit,
+    choose_preset,
+    find_gpu,
+    gpu_present,
+    parse_compute_caps,
+    parse_nvcc_release,
+)
 from s2build.machine import (
     Compiler,
     checked,
@@ -68,6 +77,7 @@ def test_a_jetson_is_known_by_its_model(tmp_path: Path, model: str, archs: str) 
     (tmp_path / "proc/device-tree").mkdir(parents=True)
     (tmp_path / "proc/device-tree/model").write_text(model)
     assert find_gpu(tmp_path) == Gpu(archs, jetson=True)
+    assert gpu_present(tmp_path)
 
 
 def test_an_unknown_jetson_is_a_gpu_that_does_not_tell(tmp_path: Path) -> None:
@@ -78,9 +88,11 @@ def test_an_unknown_jetson_is_a_gpu_that_does_not_tell(tmp_path: Path) -> None:
 
 def test_other_arm_boards_and_machines_without_a_device_have_no_gpu(tmp_path: Path) -> None:
     assert find_gpu(tmp_path) is None
+    assert not gpu_present(tmp_path)
     (tmp_path / "proc/device-tree").mkdir(parents=True)
     (tmp_path / "proc/device-tree/model").write_text("Raspberry Pi 5 Model B Rev 1.0\0")
     assert find_gpu(tmp_path) is None
+    assert not gpu_present(tmp_path)
 
 
 def test_release_of_nvcc() -> None:

@@ -66,14 +66,23 @@ def parse_nvcc_release(text: str) -> str:
 
 def find_gpu(root: Path = Path("/")) -> Gpu | None:
     """The GPU of this machine; `root` stands for / in tests."""
-    jetson = (root / "etc/nv_tegra_release").exists()
-    model = root / "proc/device-tree/model"
-    arch = parse_jetson_model(model.read_text(errors="replace")) if model.exists() else ""
-    if jetson or arch:
+    arch = jetson_arch(root)
+    if arch or (root / "etc/nv_tegra_release").exists():
         return Gpu(arch, jetson=True)
     if not (root / "dev/nvidia0").exists():
         return None
     return Gpu(parse_compute_caps(printed(_ASK_GPU)), jetson=False)
+
+
+def gpu_present(root: Path = Path("/")) -> bool:
+    """Whether find_gpu() would find one; asks no driver, so it takes no time."""
+    marks = (root / "dev/nvidia0", root / "etc/nv_tegra_release")
+    return any(mark.exists() for mark in marks) or jetson_arch(root) != ""
+
+
+def jetson_arch(root: Path) -> str:
+    model = root / "proc/device-tree/model"
+    return parse_jetson_model(model.read_text(errors="replace")) if model.exists() else ""
 
 
 def find_nvcc() -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from s2build.children import run
 from s2build.console import Step, say
-from s2build.cuda import choose_preset, find_gpu, find_nvcc, find_toolkit
+from s2build.cuda import choose_preset, find_gpu, find_nvcc, find_toolkit, gpu_present
 from s2build.machine import parse_cpu_features
 from s2build.problem import SetupError
 from s2build.recipe import NATIVE, REPOSITORY, file_sha256
@@ -29,10 +29,10 @@ class Stamp:
     """What was last installed. `quick` covers every input; the others say which part a change is about."""
 
     dev: bool
-    cpu_only: bool
     python: str
     lock: str
     wheel: str
+    project: str
     quick: str
 
     @classmethod
@@ -49,7 +49,7 @@ class Stamp:
         partial.replace(_STAMP)
 
 
-def quick_key() -> str:
+def quick_key(*, cpu_only: bool) -> str:
     """Changes with every file the environment is made from and with what it is made for; takes milliseconds.
 
     The compiler is left out on purpose: upgrading it must not make the next start a build.
@@ -60,12 +60,8 @@ def quick_key() -> str:
     digest = hashlib.sha256(str(REPOSITORY).encode())  # a venv does not survive being moved
     for path in sorted(files):
         digest.update(f"{path}\0".encode() + path.read_bytes())
-    facts = (
-        parse_cpu_features(Path("/proc/cpuinfo").read_text()),
-        Path("/dev/nvidia0").exists(),
-        find_nvcc(),
-    )
-    digest.update(repr(facts).encode())
+    gpu = (find_nvcc() or "no toolkit") if gpu_present() and not cpu_only else ""
+    digest.update(f"{gpu}\0{parse_cpu_features(Path('/proc/cpuinfo').read_text())}".encode())
     return digest.hexdigest()
 
 
@@ -74,9 +70,8 @@ def up_to_date(*, dev: bool, cpu_only: bool) -> bool:
     return (
         stamp is not None
         and (stamp.dev or not dev)
-        and stamp.cpu_only == cpu_only
         and os.access(_PYTHON, os.X_OK)
-        and stamp.quick == quick_key()
+        and stamp.quick == quick_key(cpu_only=cpu_only)
     )
 
 
@@ -87,17 +82,25 @@ def set_up(*, dev: bool, cpu_only: bool) -> None:
     preset, notice = choose_preset(find_gpu(), find_toolkit(), cpu_only=cpu_only)
     if notice:
         say(notice)
-    quick = quick_key()
+    quick = quick_key(cpu_only=cpu_only)
     # First what can fail for want of a compiler or of memory, and takes longest.
     wheel = native_wheel(preset, keep_tree=dev)
-    after = Stamp(dev, cpu_only, _python_id(), file_sha256(_LOCKS[dev]), file_sha256(wheel), quick)
+    after = Stamp(
+        dev=dev,
+        python=_python_id(),
+        lock=file_sha256(_LOCKS[dev]),
+        wheel=file_sha256(wheel),
+        project=file_sha256(REPOSITORY / "pyproject.toml"),
+        quick=quick,
+    )
     _STAMP.unlink(missing_ok=True)
     if before is None or before.python != after.python or not os.access(_PYTHON, os.X_OK):
         make_venv()
         before = None
     if before is None or before.lock != after.lock:
         install_locked(_LOCKS[dev])
-    install_own(wheel if before is None or before.wheel != after.wheel else None)
+    if before is None or (before.wheel, before.project) != (after.wheel, after.project):
+        install_own(wheel if before is None or before.wheel != after.wheel else None)
     after.write()
 
 
