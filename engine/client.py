@@ -21,7 +21,7 @@ from engine.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -93,7 +93,7 @@ class EngineClient:
         *,
         options: Mapping[str, Any] | None = None,
         request_id: str | None = None,
-    ) -> AsyncIterator[ChatChunk]:
+    ) -> AsyncGenerator[ChatChunk, None]:
         """Streams the answer to `messages`, each `{"role": …, "content": …}`.
 
         `options` are the request's other fields (`temperature`, `max_tokens`, `seed`, `stop`, `mode`, …).
@@ -106,7 +106,7 @@ class EngineClient:
 
     async def complete(
         self, prompt: str, *, options: Mapping[str, Any] | None = None, request_id: str | None = None
-    ) -> AsyncIterator[ChatChunk]:
+    ) -> AsyncGenerator[ChatChunk, None]:
         """Like `chat`, for a raw prompt that is continued as it is."""
         body = {**(options or {}), **_EVERYTHING, "prompt": prompt, "request_id": request_id}
         async for data in self._events("POST", "/v1/completions", body):
@@ -122,7 +122,7 @@ class EngineClient:
         answer = await self._call("POST" if changes else "GET", "/settings", changes or None)
         return settings_from_json(answer)
 
-    async def telemetry(self) -> AsyncIterator[Snapshot]:
+    async def telemetry(self) -> AsyncGenerator[Snapshot, None]:
         """The engine's state now and after each change, at most four times a second, until it leaves."""
         async for data in self._events("GET", "/telemetry"):
             yield Snapshot.from_json(data)
@@ -143,7 +143,7 @@ class EngineClient:
 
     async def _events(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """The data of each server-sent event; comments are skipped, an `error` object is raised."""
         ended = False
         try:

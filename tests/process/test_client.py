@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from conftest import MODEL, until
+from processes import MODEL, until
 
 from engine import errors
 from engine.client import EngineClient

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from conftest import make_paths
+from processes import make_paths
 
 from engine.errors import EngineUnavailable
 from engine.instance import Instance, Locked, own_folder

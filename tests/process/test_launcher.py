@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import MODEL, is_gone, until
+from processes import MODEL, is_gone, until
 
 from engine.errors import EngineUnavailable
 from engine.launcher import Handle, ensure_engine, find_engine

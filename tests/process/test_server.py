@@ -11,14 +11,14 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import LOAD, MODEL, until
+from processes import LOAD, MODEL, until
 
 from engine import errors
 from engine.launcher import Handle
 from engine.probe import UnixConnection, call
 
-ENDLESS = {"max_tokens": 3000, "ignore_eos": True, "temperature": 0}
-SHORT = {"max_tokens": 12, "temperature": 0}
+ENDLESS: dict[str, Any] = {"max_tokens": 3000, "ignore_eos": True, "temperature": 0}
+SHORT: dict[str, Any] = {"max_tokens": 12, "temperature": 0}
 
 
 def chat(text: str = "Tell me about the sea.", **fields: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class Stream:
 
     def __init__(self, engine: Handle, body: dict[str, Any] | None, path: str) -> None:
         self.connection = UnixConnection(engine.socket, 120)
-        self.connection.request("GET" if body is None else "POST", path, body and json.dumps(body))
+        self.connection.request("GET" if body is None else "POST", path, json.dumps(body) if body else None)
         self.reply = self.connection.getresponse()
 
     def events(self) -> Iterator[Any]:
