@@ -16,6 +16,7 @@ from s2build.children import Command, run
 from s2build.console import Step, say
 from s2build.cuda import Toolkit, cuda_preset, find_toolkit
 from s2build.machine import check_disk, cpu_features, find_compiler, jobs_here
+from s2build.pip import pip, pip_problem
 from s2build.problem import SetupError
 from s2build.recipe import REPOSITORY, make_inputs
 from s2build.source import fetch_sdist, make_source
@@ -71,9 +72,8 @@ def check(archs: list[str], *, sample: bool, jobs: int) -> None:
     with cache.lock("cuda-check"):
         tree.mkdir(parents=True, exist_ok=True)
         check_disk(tree, cuda=True)
-        log = tree / "tools.log"
-        tools = build_tools(cache, log)
-        sdist = fetch_sdist(cache.sdist, tools / "bin/python", log)
+        tools = build_tools(cache)
+        sdist = fetch_sdist(cache.sdist, tools)
         make_source(sdist, tree / "source", version=inputs.version, patched=True)
         environment = build_environment(tools, compiler, jobs or jobs_here(cuda=True))
         defines = cublas_defines(toolkit, tools, tree, compiler.c)
@@ -137,14 +137,12 @@ def cublas_package(tools: Path, tree: Path) -> Path:
     target = tree / "cublas"
     if (target / "complete").exists():
         return target
-    step = Step("cuBLAS")
-    pip: Command = [tools / "bin/python", "-I", "-m", "pip", "install", "--no-deps", "--upgrade"]
-    outcome = run([*pip, "--require-hashes", "--target", target, "-r", _CUBLAS_LOCK])
-    if not outcome.ok:
-        step.failed()
-        raise SetupError("cannot install nvidia-cublas: is the package index reachable?")
-    (target / "complete").touch()
-    step.done()
+    options = ("--no-deps", "--upgrade", "--require-hashes", "--target", target)
+    with Step("cuBLAS"):
+        outcome = pip(tools, "install", *options, "-r", _CUBLAS_LOCK)
+        if not outcome.ok:
+            raise SetupError(f"cannot install nvidia-cublas: {pip_problem(outcome.output)}")
+        (target / "complete").touch()
     return target
 
 

@@ -163,7 +163,9 @@ def test_a_wheel_without_the_hooks_is_refused(tmp_path: Path) -> None:
     check_wheel(good, {"s2_one"})
     with pytest.raises(SetupError, match="lacks s2_two"):
         check_wheel(good, {"s2_one", "s2_two"})
-    with pytest.raises(SetupError, match=r"lacks libllama\.so"):
+    with pytest.raises(SetupError, match=r"lacks .*libggml-cuda\.so"):
+        check_wheel(good, {"s2_one"}, cuda=True)
+    with pytest.raises(SetupError, match=r"lacks .*libllama\.so"):
         check_wheel(wheel_file(tmp_path, {"llama_cpp/x.py": b""}), set())
 
 

@@ -27,13 +27,14 @@ class Step:
         count = f"{done}/{total}" if total else str(done)
         self._write(f"{self.title}: {count}, {now - self._began:.0f} s  {what}", final=not self._moving)
 
-    def done(self, note: str = "") -> None:
-        seconds = time.monotonic() - self._began
-        self._write(f"{self.title}: {note or 'done'}, {seconds:.0f} s", final=True)
+    def __enter__(self) -> Step:
+        return self
 
-    def failed(self) -> None:
-        if self._moving:
-            sys.stderr.write("\n")
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._write(f"{self.title}: done, {time.monotonic() - self._began:.0f} s", final=True)
+        elif self._moving:
+            sys.stderr.write("\n")  # what is said about it starts on a line of its own
 
     def _write(self, text: str, *, final: bool) -> None:
         if self._moving:

@@ -10,10 +10,10 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from s2build.children import run
 from s2build.console import Step, say
 from s2build.cuda import choose_preset, find_gpu, find_nvcc, find_toolkit, gpu_present
 from s2build.machine import parse_cpu_features
+from s2build.pip import make_venv, pip, pip_problem
 from s2build.problem import SetupError
 from s2build.recipe import NATIVE, REPOSITORY, file_sha256
 from s2build.wheel import native_wheel
@@ -95,7 +95,8 @@ def set_up(*, dev: bool, cpu_only: bool) -> None:
     )
     _STAMP.unlink(missing_ok=True)
     if before is None or before.python != after.python or not os.access(_PYTHON, os.X_OK):
-        make_venv()
+        with Step("Python environment"):
+            make_venv(VENV)
         before = None
     if before is None or before.lock != after.lock:
         install_locked(_LOCKS[dev])
@@ -110,29 +111,14 @@ def _python_id() -> str:
     return f"{base} {sys.version_info.major}.{sys.version_info.minor}"
 
 
-def make_venv() -> None:
-    step = Step("Python environment")
-    base = getattr(sys, "_base_executable", None) or sys.executable
-    outcome = run([base, "-I", "-m", "venv", "--clear", VENV])
-    if not outcome.ok:
-        step.failed()
-        if "ensurepip" in outcome.output:
-            version = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
-            raise SetupError(f"{base} cannot make virtual environments: sudo apt install {version}")
-        raise SetupError(f"cannot make {VENV}: {_last_line(outcome.output)}")
-    step.done()
-
-
 def install_locked(lock: Path) -> None:
     """Installs the packages of a lock file, each checked by its hash."""
     total = len(re.findall(r"^\S+==", lock.read_text(), re.MULTILINE))
-    step = Step(f"Python packages ({lock.stem})")
-    command = [*_pip_install(), "--require-hashes", "--no-deps", "--progress-bar", "off", "-r", str(lock)]
-    outcome = run(command, on_line=_Collected(step, total))
-    if not outcome.ok:
-        step.failed()
-        raise SetupError(f"cannot install the Python packages: {_last_line(outcome.output)}")
-    step.done()
+    options = ("--require-hashes", "--no-deps", "--progress-bar", "off")
+    with Step(f"Python packages ({lock.stem})") as step:
+        outcome = pip(VENV, "install", *options, "-r", lock, on_line=_Collected(step, total))
+        if not outcome.ok:
+            raise SetupError(f"cannot install the Python packages: {pip_problem(outcome.output)}")
 
 
 class _Collected:
@@ -153,29 +139,8 @@ class _Collected:
 
 def install_own(wheel: Path | None) -> None:
     """Installs the native wheel (when given) and this checkout, in place."""
-    step = Step("s2chat")
-    command = [
-        *_pip_install(),
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--force-reinstall",
-    ]
-    command += [str(wheel)] if wheel else []
-    outcome = run([*command, "--editable", str(REPOSITORY)])
-    if not outcome.ok:
-        step.failed()
-        raise SetupError(f"cannot install s2chat into {VENV}: {_last_line(outcome.output)}")
-    step.done()
-
-
-def _pip_install() -> list[str]:
-    return [str(_PYTHON), "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-
-
-def _last_line(output: str) -> str:
-    """The last line that says something; pip's errors stand there."""
-    errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
-    lines = errors or [line for line in output.splitlines() if line.strip()]
-    return lines[-1].removeprefix("ERROR: ").strip() if lines else "no reason given"
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--force-reinstall")
+    with Step("s2chat"):
+        outcome = pip(VENV, "install", *options, *([wheel] if wheel else []), "--editable", REPOSITORY)
+        if not outcome.ok:
+            raise SetupError(f"cannot install s2chat into {VENV}: {pip_problem(outcome.output)}")

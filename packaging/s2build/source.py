@@ -8,8 +8,8 @@ import tarfile
 import tempfile
 from pathlib import Path, PurePosixPath
 
-from s2build.children import Command, run
 from s2build.patching import apply_patch
+from s2build.pip import pip, pip_problem
 from s2build.problem import SetupError
 from s2build.recipe import (
     NATIVE,
@@ -39,30 +39,28 @@ _KEPT_FILES = (
 _LLAMA_CPP = Path("vendor/llama.cpp")
 
 
-def fetch_sdist(folder: Path, tools_python: Path, log: Path) -> Path:
+def fetch_sdist(folder: Path, tools: Path) -> Path:
     """The pinned source package in `folder`, downloaded if missing; its hash is checked every time."""
     sdist = folder / SDIST_NAME
     if sdist.exists() and file_sha256(sdist) == SDIST_SHA256:
         return sdist
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        _pip_download(Path(temporary), tools_python, log)
+        _download(Path(temporary), tools)
         downloaded = Path(temporary) / SDIST_NAME
         check_sha256(downloaded, SDIST_SHA256)
         downloaded.replace(sdist)
     return sdist
 
 
-def _pip_download(target: Path, tools_python: Path, log: Path) -> None:
+def _download(target: Path, tools: Path) -> None:
     requirement = target / "requirements.txt"
     requirement.write_text(SDIST_REQUIREMENT + "\n")
     # pip prepares the metadata of what it downloads; without isolation it uses the tools that are there.
-    options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--require-hashes", "--no-input"]
-    pip: Command = [tools_python, "-I", "-m", "pip", "download", *options]
-    outcome = run([*pip, "-d", target, "-r", requirement])
+    options = ("--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--require-hashes")
+    outcome = pip(tools, "download", *options, "-d", target, "-r", requirement)
     if not outcome.ok:
-        log.write_text(outcome.output)
-        raise SetupError(f"cannot download {SDIST_NAME}: is the package index reachable? Log: {log}")
+        raise SetupError(f"cannot download {SDIST_NAME}: {pip_problem(outcome.output)}")
 
 
 def check_sha256(path: Path, expected: str) -> None:

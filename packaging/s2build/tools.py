@@ -11,6 +11,7 @@ from s2build.cache import Cache
 from s2build.children import Command, run
 from s2build.console import Step
 from s2build.machine import Compiler
+from s2build.pip import make_venv, pip, pip_problem
 from s2build.problem import SetupError
 from s2build.recipe import TOOLS_LOCK, file_sha256
 
@@ -24,26 +25,18 @@ _FAILURES = (
 )
 
 
-def build_tools(cache: Cache, log: Path) -> Path:
+def build_tools(cache: Cache) -> Path:
     """A virtual environment with CMake, ninja and scikit-build-core, made once per lock file and Python."""
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
     tools = cache.tools / f"{python}-{file_sha256(TOOLS_LOCK)[:20]}"
     if (tools / "complete").exists() and os.access(tools / "bin/python", os.X_OK):
         return tools
-    step = Step("build tools")
-    pip: Command = [tools / "bin/python", "-I", "-m", "pip", "install", "--no-deps"]
-    commands: list[Command] = [
-        [sys.executable, "-I", "-m", "venv", "--clear", tools],
-        [*pip, "--require-hashes", "-r", TOOLS_LOCK],
-    ]
-    for command in commands:
-        outcome = run(command)
+    with Step("build tools"):
+        make_venv(tools)
+        outcome = pip(tools, "install", "--no-deps", "--require-hashes", "-r", TOOLS_LOCK)
         if not outcome.ok:
-            step.failed()
-            log.write_text(outcome.output)
-            raise SetupError(f"cannot install CMake and ninja: is the package index reachable? Log: {log}")
-    (tools / "complete").touch()
-    step.done()
+            raise SetupError(f"cannot install CMake and ninja: {pip_problem(outcome.output)}")
+        (tools / "complete").touch()
     return tools
 
 
@@ -63,8 +56,7 @@ def build_environment(tools: Path, compiler: Compiler, jobs: int) -> dict[str, s
 
 def run_build(command: Command, title: str, log: Path, cwd: Path, environment: dict[str, str]) -> None:
     """Runs a build with ninja's count on its step's line and all it prints in `log`. Raises SetupError."""
-    step = Step(title)
-    with log.open("w") as file:
+    with Step(title) as step, log.open("w") as file:
 
         def on_line(line: str) -> None:
             file.write(line)
@@ -72,10 +64,8 @@ def run_build(command: Command, title: str, log: Path, cwd: Path, environment: d
                 step.update(int(count.group(1)), int(count.group(2)), _file_of(line))
 
         outcome = run(command, on_line=on_line, cwd=cwd, env=environment)
-    if not outcome.ok:
-        step.failed()
-        raise SetupError(f"{title} did not build: {reason_of(outcome.output)}; log: {log}")
-    step.done()
+        if not outcome.ok:
+            raise SetupError(f"{title} did not build: {reason_of(outcome.output)}; log: {log}")
 
 
 def _file_of(line: str) -> str:

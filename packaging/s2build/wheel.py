@@ -17,6 +17,9 @@ from s2build.recipe import UPSTREAM_COMMIT, Inputs, hook_symbols, make_inputs
 from s2build.source import fetch_sdist, make_source
 from s2build.tools import build_environment, build_tools, run_build
 
+_LIBRARY = "llama_cpp/lib/libllama.so"
+_CUDA_LIBRARY = "llama_cpp/lib/libggml-cuda.so"
+
 
 def native_wheel(
     preset: Preset, *, patched: bool = True, keep_tree: bool = False, cache: Cache | None = None
@@ -41,14 +44,12 @@ def _build(
     jobs = jobs_here(cuda=preset.cuda)
     tree = cache.trees / f"{inputs.tree_key}{'' if patched else '-stock'}"
     tree.mkdir(parents=True, exist_ok=True)
-    log = tree / "build.log"
-    tools = build_tools(cache, log)
-    step = Step(f"source of llama.cpp {UPSTREAM_COMMIT}")
-    sdist = fetch_sdist(cache.sdist, tools / "bin/python", log)
-    make_source(sdist, tree / "source", version=inputs.version, patched=patched)
-    step.done()
+    tools = build_tools(cache)
+    with Step(f"source of llama.cpp {UPSTREAM_COMMIT}"):
+        sdist = fetch_sdist(cache.sdist, tools)
+        make_source(sdist, tree / "source", version=inputs.version, patched=patched)
     built = _run_hook(tree, tools, _settings(tree, preset), build_environment(tools, compiler, jobs), preset)
-    check_wheel(built, hook_symbols() if patched else set())
+    check_wheel(built, hook_symbols() if patched else set(), cuda=preset.cuda)
     wheel = cache.put(inputs.key, built)
     if not keep_tree:
         shutil.rmtree(tree)
@@ -87,16 +88,17 @@ def _run_hook(
     return wheel
 
 
-def check_wheel(wheel: Path, symbols: set[str]) -> None:
-    """Raises SetupError unless the wheel holds a library with these functions and only the package."""
+def check_wheel(wheel: Path, symbols: set[str], *, cuda: bool = False) -> None:
+    """Raises SetupError unless the wheel holds the libraries with these functions and only the package."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         astray = [name for name in names if not name.startswith(("llama_cpp/", "llama_cpp_python-"))]
         if astray:
             raise SetupError(f"{wheel.name} holds files outside its package: {astray[0]}")
-        library = archive.read("llama_cpp/lib/libllama.so") if "llama_cpp/lib/libllama.so" in names else b""
-    missing = sorted(name for name in symbols if f"\0{name}\0".encode() not in library)
-    if missing or not library:
-        raise SetupError(
-            f"{wheel.name} lacks {missing[0] if missing else 'libllama.so'}: the patches are not in it"
-        )
+        for library in (_LIBRARY, *((_CUDA_LIBRARY,) if cuda else ())):
+            if library not in names:
+                raise SetupError(f"{wheel.name} lacks {library}")
+        strings = archive.read(_LIBRARY)
+    missing = sorted(name for name in symbols if f"\0{name}\0".encode() not in strings)
+    if missing:
+        raise SetupError(f"{wheel.name} lacks {missing[0]}: the patches are not in it")
