@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from s2build.cache import Cache
 from s2build.patching import apply_patch, parse_patch
+from s2build.pip import pip_problem
 from s2build.problem import SetupError
 from s2build.recipe import Inputs, hook_symbols, make_inputs, patch_files
 from s2build.source import check_sha256, set_version, synchronise
@@ -243,3 +244,20 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        (
+            "WARNING: Retrying after connection broken\nERROR: No matching distribution found for a==1",
+            "reached",
+        ),
+        ("ERROR: Could not find a version\nERROR: No matching distribution found for a==1\n", "a==1"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n", "DO NOT MATCH"),
+        ("", "no reason given"),
+    ],
+)
+def test_what_a_failure_of_pip_means(output: str, problem: str) -> None:
+    assert problem in pip_problem(output)
+    assert "\n" not in pip_problem(output)
