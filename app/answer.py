@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.pace import Pace
+from app.streams import closing
 
 if TYPE_CHECKING:
     from engine.client import EngineClient
@@ -45,11 +46,12 @@ class Answer:
         """Until the engine says it is done. Raises the S2Error the engine answers with."""
         drawing = asyncio.create_task(self._draw_at_pace())
         try:
-            async for chunk in client.chat(messages, options=options, request_id=self.request_id):
-                self._take(chunk)
-                if not chunk.finish:
-                    # Pieces that arrive between two updates are read together, in one wake-up.
-                    await self._reading.wait()
+            async with closing(client.chat(messages, options=options, request_id=self.request_id)) as chunks:
+                async for chunk in chunks:
+                    self._take(chunk)
+                    if not chunk.finish:
+                        # Pieces that arrive between two updates are read together, in one wake-up.
+                        await self._reading.wait()
         finally:
             drawing.cancel()
             await asyncio.gather(drawing, return_exceptions=True)

@@ -77,7 +77,8 @@ class Asker:
             options = {**self._options.request, **({"mode": mode} if mode else {})}
             await answer.run(self._client, told(conversation.entries, self._options.system), options)
         except EngineUnavailable:
-            return "crashed"  # the link finds out why and says so
+            # The link finds out why and says so.
+            return "error" if self._link.model_failed else "crashed"
         except (ContextFull, BadRequest) as error:
             self._failed(error, await conversation.refuse(entry))
             return "error"

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from app.text import Cleaner, display
 
 if TYPE_CHECKING:
-    from app.markdown import Line, MarkdownRenderer, Palette
+    from rich.segment import Segment
+
+    from app.markdown import Line, MarkdownRenderer
 
 # The end of a growing answer is rendered as Markdown up to this many characters, beyond as plain text.
 _LIVE_MARKDOWN = 4000
@@ -22,8 +24,9 @@ class Body:
     `close` renders the text as a whole once more, because lists and tables can span such blocks.
     """
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, text: str, margin: Segment) -> None:
         self.text = display(text)
+        self._margin = margin  # stands before every line
         self._cleaner = Cleaner()
         self._growing = False
         self._key = (0, 0)  # the renderer and width that `_settled` was made with
@@ -49,7 +52,7 @@ class Body:
             self._key = (id(renderer), width)
         if not self._growing:
             if not self._settled:
-                self._settled = renderer.markdown(self.text, width)
+                self._settled = self._markdown(renderer, self.text, width)
             return self._settled
         self._settle(renderer, width)
         tail = self._tail(renderer, width)
@@ -67,7 +70,7 @@ class Body:
         boundary = self._scan()
         if boundary <= self._settled_end:
             return
-        lines = renderer.markdown(self.text[self._settled_end : boundary], width)
+        lines = self._markdown(renderer, self.text[self._settled_end : boundary], width)
         if self._settled and lines:
             self._settled.append([])
         self._settled += lines
@@ -102,20 +105,22 @@ class Body:
         if self._fence:
             return self._open_fence(renderer, width)
         if len(tail) > _LIVE_MARKDOWN:
-            return renderer.plain(tail, width, renderer.palette.text)
-        return renderer.markdown(tail, width) if tail.strip() else []
+            return [[self._margin, *line] for line in renderer.plain(tail, width, renderer.palette.text)]
+        return self._markdown(renderer, tail, width) if tail.strip() else []
 
     def _open_fence(self, renderer: MarkdownRenderer, width: int) -> list[Line]:
         """Code that is still being written: unhighlighted, each complete line rendered once."""
         start = max(self._code_end, self.text.find("\n", self._settled_end) + 1)
         end = self.text.rfind("\n") + 1
         if end > start:
-            self._code += _code_lines(renderer, self.text[start : end - 1], width)
+            self._code += self._code_lines(renderer, self.text[start : end - 1], width)
             self._code_end = start = end
         last = self.text[start:]
-        return [*self._code, *(_code_lines(renderer, last, width) if last else [])]
+        return [*self._code, *(self._code_lines(renderer, last, width) if last else [])]
 
+    def _markdown(self, renderer: MarkdownRenderer, text: str, width: int) -> list[Line]:
+        return [[self._margin, *line] for line in renderer.markdown(text, width)]
 
-def _code_lines(renderer: MarkdownRenderer, code: str, width: int) -> list[Line]:
-    palette: Palette = renderer.palette
-    return [renderer.padded(line, width) for line in renderer.plain(code, width - 2, palette.code)]
+    def _code_lines(self, renderer: MarkdownRenderer, code: str, width: int) -> list[Line]:
+        lines = renderer.plain(code, width - 2, renderer.palette.block)
+        return [[self._margin, *renderer.padded(line, width)] for line in lines]

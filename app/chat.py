@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,25 +15,22 @@ from textual.widgets import TextArea
 
 from app.asker import Asker
 from app.board import Board
-from app.conversation import Conversation, restored
 from app.copy import copy_out
 from app.help import WELCOME, HelpScreen
-from app.history import Conversation as Chat
-from app.history import History, Status, Stored
+from app.library import Library
 from app.link import EngineLink
 from app.message import Message
 from app.picker import PickerScreen
 from app.prompt import Prompt
-from app.recorder import Recorder
 from app.statusline import StatusLine
 from app.terminal import HANGUP_EXIT, watch_hangup
 from app.text import one_line
 from app.transcript import Transcript
 
 if TYPE_CHECKING:
-    from textual.worker import Worker
-
     from app.conversation import Entry
+    from app.history import Conversation as Chat
+    from app.history import History, Status
     from app.options import ChatOptions
     from engine.errors import S2Error
     from engine.messages import Snapshot
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
 
 _DRAFT_S = 1.0
 _STATUS_S = 0.5
+_TRACE_LINES = ("  File ", "Extension modules", "Thread ", "Current thread")
 _ALWAYS = ("quit", "command_palette")
 
 
@@ -71,14 +70,14 @@ class ChatApp(App[None]):
         super().__init__()
         self._paths = paths
         self._options = options
-        self._recorder = Recorder(paths.history, self._notice)
-        self._conversation = Conversation(self._recorder)
+        self._library = Library(paths, self._notice)
         self._board = Board()
         self._mode = options.mode  # "" leaves it to the engine
         self._known_notices: set[str] = set()
-        self._worker: Worker[None] | None = None
+        self._is_answering = False
         self._restored = asyncio.Event()
         self._draft_changed = False
+        self._status_at = 0.0
         self._farewell: Callable[[History], None] | None = None
 
     def compose(self) -> ComposeResult:
@@ -105,25 +104,13 @@ class ChatApp(App[None]):
         self.set_interval(_DRAFT_S, self._save_draft)
         if not self.is_headless:
             self._watch_terminal()
-        await self._recorder.open()
-        await self._restore()
+        draft = await self._library.start()
+        self._mode = self._mode or await self._library.mode()
+        self._show_chat(draft)
         self._restored.set()
 
-    async def _restore(self) -> None:
-        """Opens the last chat that no other window has open, with the prompt that was not sent."""
-        remembered = await self._recorder.call(lambda h: h.setting("mode"), "")
-        self._mode = self._mode or remembered
-        last = await self._recorder.call(lambda h: h.last(), None)
-        if last is not None:
-            await self._open(last.id, last.draft)
-
-    async def _open(self, conversation: int, draft: str) -> None:
-        if not await self._recorder.call(lambda h: h.claim(conversation), False):
-            self._notice("that chat is open in another window")
-            return
-        stored = await self._recorder.call(lambda h: h.messages(conversation), list[Stored]())
-        self._conversation = restored(self._recorder, conversation, stored)
-        self.transcript.load(self._conversation.views)
+    def _show_chat(self, draft: str) -> None:
+        self.transcript.load(self._library.open.views)
         if draft and not self.prompt.text:
             self.prompt.text = draft
             self.prompt.move_cursor(self.prompt.document.end)
@@ -138,23 +125,11 @@ class ChatApp(App[None]):
 
     def _vanish(self) -> None:
         """The terminal is gone: nothing can be drawn, and trying to would spin or block."""
-        self._recorder.close(self._last_words("interrupted"), wait_s=1.5)
+        self._library.close(self._last_words("interrupted"), wait_s=1.5)
         os._exit(HANGUP_EXIT)
 
     def _last_words(self, status: Status) -> Callable[[History], None]:
-        """What is still to be stored, taken now: the text so far and the unsent prompt."""
-        answer, entry, draft = self._asker.answer, self._conversation.last_answer, self.prompt.text
-        conversation = self._conversation.id
-        message = entry.id if entry and answer else None
-        text = answer.text if answer else ""
-
-        def store(history: History) -> None:
-            if message is not None:
-                history.finish(message, text, status, {"end": status})
-            if conversation is not None or draft:
-                history.save_draft(conversation or history.create(), draft)
-
-        return store
+        return self._library.last_words(self._asker.answer, self.prompt.text, status)
 
     async def action_quit(self) -> None:
         self._farewell = self._last_words("stopped")
@@ -162,7 +137,7 @@ class ChatApp(App[None]):
 
     def close(self) -> None:
         """After the interface has left the terminal."""
-        self._recorder.close(self._farewell)
+        self._library.close(self._farewell)
 
     # What the engine link reports
 
@@ -181,8 +156,8 @@ class ChatApp(App[None]):
         self._refresh_status()
 
     def engine_problem(self, error: S2Error) -> None:
-        self._notice(error.line())
-        self._board.lost(one_line(error.message), problem=True)
+        self._notice(_readable(error))
+        self._board.lost(one_line(error.message.partition("\n")[0]), problem=True)
         self._refresh_status()
 
     def engine_careful(self) -> None:
@@ -191,27 +166,24 @@ class ChatApp(App[None]):
 
     # Asking
 
-    @property
-    def _is_answering(self) -> bool:
-        return self._worker is not None and not self._worker.is_finished
-
     async def on_prompt_sent(self, event: Prompt.Sent) -> None:
         if self._is_answering:
             self._hint("An answer is being written. Esc stops it.")
             return
         await self._restored.wait()
         self.prompt.clear()
+        self.prompt.warn_if_long(0, 0)
         self._draft_changed = False
-        entry = await self._conversation.begin(event.text, self._mode)
-        for view in self._conversation.views[-2:]:
+        entry = await self._library.open.begin(event.text, self._mode)
+        for view in self._library.open.views[-2:]:
             self.transcript.add(view)
         self._answer(entry)
 
     async def action_again(self) -> None:
         if self._is_answering:
             return
-        old = self._conversation.last_answer
-        entry = await self._conversation.begin_again(self._mode)
+        old = self._library.open.last_answer
+        entry = await self._library.open.begin_again(self._mode)
         if entry is None or old is None:
             self._hint("There is no answer to ask for again.")
             return
@@ -220,17 +192,27 @@ class ChatApp(App[None]):
         self._answer(entry)
 
     def _answer(self, entry: Entry) -> None:
-        self._worker = self.run_worker(self._asker.run(self._conversation, entry, self._mode), group="answer")
+        self._is_answering = True
+        self.run_worker(self._await_answer(entry), group="answer")
         self._ticks.resume()
         self._tick()
 
-    def _tick(self) -> None:
-        """Twice a second while an answer is on its way, and once after it."""
-        if not self._is_answering:
+    async def _await_answer(self, entry: Entry) -> None:
+        try:
+            await self._asker.run(self._library.open, entry, self._mode)
+        finally:
+            self._is_answering = False
             self._ticks.pause()
+            self._refresh_status()
+
+    def _tick(self) -> None:
+        """Twice a second while an answer is on its way."""
         self._asker.waiting(self._refresh_status())
 
     async def _drawn(self) -> None:
+        """Waits until the screen shows what was changed, with new numbers in the same update."""
+        if time.monotonic() - self._status_at >= _STATUS_S:
+            self._refresh_status()
         done = asyncio.Event()
         if self.call_after_refresh(done.set):
             await done.wait()
@@ -241,8 +223,9 @@ class ChatApp(App[None]):
             self.prompt.text = prompt
 
     def _refresh_status(self) -> str:
-        last = self._conversation.last_answer
+        last = self._library.open.last_answer
         status = self._board.status(self._asker.answer, self._asker.stopping, last.timings if last else None)
+        self._status_at = time.monotonic()
         self.query_one(StatusLine).show(status)
         return status.words
 
@@ -266,7 +249,7 @@ class ChatApp(App[None]):
             self._hint("Ctrl+Q quits.")
 
     def action_copy(self) -> None:
-        entry = self._conversation.last_answer
+        entry = self._library.open.last_answer
         answer = self._asker.answer
         text = answer.text if answer else entry.text if entry else ""
         if text:
@@ -282,38 +265,37 @@ class ChatApp(App[None]):
         self._mode = name
         self._hint(self._board.set_mode(name))
         self._refresh_status()
-        await self._recorder.call(lambda h: h.set_setting("mode", name), None)
+        await self._library.remember_mode(name)
 
     async def action_new(self) -> None:
         if self._is_answering:
             self._hint("An answer is being written. Esc stops it.")
             return
         # What is being typed moves along, because a full context is a reason to start a new chat.
-        await self._conversation.save_draft("")
-        await self._recorder.call(lambda h: h.release(), None)
-        self._conversation = Conversation(self._recorder)
+        await self._library.new()
         self._draft_changed = bool(self.prompt.text)
-        self.transcript.load([])
-        self._refresh_status()
+        self._show_chat("")
 
     async def action_open(self) -> None:
         if self._is_answering:
             self._hint("An answer is being written. Esc stops it.")
             return
         await self._save_draft()
-        chats = await self._recorder.call(lambda h: h.conversations(), list[Chat]())
-        others = [chat for chat in chats if chat.id != self._conversation.id]
+        others = await self._library.others()
         if not others:
             self._hint("There is no other chat yet.")
             return
-        drafts = {chat.id: chat.draft for chat in others}
 
-        async def opened(chosen: int | None) -> None:
-            if chosen is not None:
+        async def chosen(chat: Chat | None) -> None:
+            if chat is None:
+                return
+            if await self._library.switch(chat.id):
                 self.prompt.clear()
-                await self._open(chosen, drafts[chosen])
+                self._show_chat(chat.draft)
+            else:
+                self._hint("That chat is open in another window.")
 
-        await self.push_screen(PickerScreen(others), opened)
+        await self.push_screen(PickerScreen(others), chosen)
 
     async def action_help(self) -> None:
         await self.push_screen(HelpScreen())
@@ -338,7 +320,7 @@ class ChatApp(App[None]):
             self._draft_changed = False
             text = self.prompt.text
             self.prompt.warn_if_long(len(text), self._board.context_size)
-            await self._conversation.save_draft(text)
+            await self._library.open.save_draft(text)
 
     # Words to the user
 
@@ -349,3 +331,9 @@ class ChatApp(App[None]):
         """Stays in the transcript, because it may be read much later."""
         if self.is_running:
             self.transcript.add(Message("notice", text))
+
+
+def _readable(error: S2Error) -> str:
+    """What happened and what to do; of a log's last lines those that say something to a person."""
+    lines = [line for line in error.message.splitlines() if not line.startswith(_TRACE_LINES)]
+    return "\n".join([*lines[:4], *([error.hint] if error.hint else [])])

@@ -17,27 +17,29 @@ WELCOME = """\
 Type a message and press Enter. F1 shows the keys.
 """
 
+# Texts of 32 cells at most fit beside the keys on a terminal of 60 columns.
 _KEYS = (
     ("Enter", "send"),
-    ("Ctrl+J, Alt+Enter", "new line (Shift+Enter where the terminal tells it apart)"),
-    ("Esc, Ctrl+C", "stop the answer and keep its text; again: at once"),
+    ("Ctrl+J Alt+Enter", "new line"),
+    ("Esc Ctrl+C", "stop the answer, keep its text"),
     ("Ctrl+R", "ask again for the last answer"),
-    ("Ctrl+T, F2", "next mode, from the next answer on"),
-    ("Ctrl+Y", "copy the last answer, also to a file"),
+    ("Ctrl+T F2", "next mode, from the next answer"),
+    ("Ctrl+Y", "copy the last answer"),
     ("Ctrl+N", "new chat"),
     ("Ctrl+O", "open an earlier chat"),
-    ("PgUp, PgDn", "scroll; Ctrl+End goes to the end"),
+    ("PgUp PgDn", "scroll"),
+    ("Ctrl+Home/End", "to the start, to the end"),
     ("mouse", "select text, Ctrl+C copies it"),
     ("Ctrl+P", "commands, such as other colours"),
-    ("Ctrl+Q", "quit; chats are saved as they grow"),
+    ("Ctrl+Q", "quit; chats are always saved"),
 )
 
 _TERMS = (
-    ("=exact", "the text is what plain decode writes"),
+    ("=exact", "the text plain decode would write"),
     ("≈lossy", "the mode may change the text"),
-    ("accepted", "drafted tokens that the full model kept"),
-    ("/pass", "tokens per pass of the full model"),
-    ("ctx", "tokens in the context, and its size"),
+    ("acc", "drafted tokens that were accepted"),
+    ("/pass", "tokens per pass of the model"),
+    ("ctx", "tokens in the context / its size"),
 )
 
 
@@ -52,5 +54,5 @@ class HelpScreen(ModalScreen[None]):
 
 
 def _table(rows: tuple[tuple[str, str], ...]) -> Content:
-    lines = [Content.styled(f"{key:<18}", "$text-primary") + Content(text) for key, text in rows]
+    lines = [Content.styled(f"{key:<17}", "$text-primary") + Content(text) for key, text in rows]
     return Content("\n").join(lines)

@@ -69,8 +69,9 @@ def foot(end: str, mode: str, timings: Timings | None) -> str:
     if timings and timings.predicted_n:
         parts += [mode, f"{timings.predicted_n} tokens", speed(timings.predicted_per_second)]
         if timings.draft_n:
-            parts += [f"{acceptance(timings)} accepted", f"{per_pass(timings)} per pass"]
-    return " · ".join(part for part in parts if part)
+            parts += [f"acc {acceptance(timings)}", f"{per_pass(timings)}/pass"]
+    words = " · ".join(part for part in parts if part)
+    return words if not words or end in ENDS else f"─ {words}"
 
 
 def stored_timings(values: Mapping[str, Any]) -> Timings | None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from app.streams import closing
 from engine.client import EngineClient
 from engine.errors import Busy, EngineUnavailable, S2Error
 from engine.supervisor import Crash, Supervisor
@@ -46,6 +47,7 @@ class EngineLink:
         self._wanted = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine-start")
         self._n_ctx = load.n_ctx or 0
+        self.model_failed = False  # the engine is there, but has no model to answer with
 
     async def client(self) -> EngineClient:
         """The connection, once the engine answers. Starts an engine that was left stopped."""
@@ -81,9 +83,11 @@ class EngineLink:
                 await self._ask_for_model(client)
                 if not self._client.done():
                     self._client.set_result(client)
-                async for snapshot in client.telemetry():
-                    self._n_ctx = snapshot.model.n_ctx if snapshot.model else self._n_ctx
-                    self._listener.engine_state(snapshot)
+                async with closing(client.telemetry()) as snapshots:
+                    async for snapshot in snapshots:
+                        self.model_failed = snapshot.state == "error"
+                        self._n_ctx = snapshot.model.n_ctx if snapshot.model else self._n_ctx
+                        self._listener.engine_state(snapshot)
             except EngineUnavailable:
                 pass
             finally:

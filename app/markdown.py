@@ -16,6 +16,7 @@ from rich.theme import Theme
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
+    from rich.color import Color
 
 Line = list[Segment]
 
@@ -29,6 +30,7 @@ class Palette:
     bar: Style
     heading: Style
     code: Style
+    block: Style
     quote: Style
     link: Style
     meta: Style
@@ -97,7 +99,7 @@ class MarkdownRenderer:
         _keep_line_breaks(document.parsed)
         options = self._console.options.update(width=width, height=None)
         lines = self._console.render_lines(document, options, style=self.palette.text, pad=False)
-        return _without_blank_ends(lines)
+        return _single_spaced(lines, self.palette.text.bgcolor)
 
     def plain(self, text: str, width: int, style: Style) -> list[Line]:
         options = self._console.options.update(width=width, height=None, overflow="fold")
@@ -105,8 +107,8 @@ class MarkdownRenderer:
 
     def padded(self, line: Line, width: int) -> Line:
         """`line` of code with the margin that a finished code block has."""
-        margin = Segment(" ", self.palette.code)
-        return Segment.adjust_line_length([margin, *line], width, style=self.palette.code)
+        margin = Segment(" ", self.palette.block)
+        return Segment.adjust_line_length([margin, *line], width, style=self.palette.block)
 
 
 def _keep_line_breaks(tokens: list[Token]) -> None:
@@ -117,18 +119,21 @@ def _keep_line_breaks(tokens: list[Token]) -> None:
                 child.type = "hardbreak"
 
 
-def _without_blank_ends(lines: list[Line]) -> list[Line]:
+def _single_spaced(lines: list[Line], ground: Color | None) -> list[Line]:
+    """No blank line at the ends, and one at most in between; blank code lines stay."""
+
     def is_blank(line: Line) -> bool:
-        return not "".join(segment.text for segment in line).strip() and all(
-            segment.style is None or segment.style.bgcolor is None for segment in line
+        return all(
+            not text.strip() and (not style or style.bgcolor in (None, ground)) for text, style, _ in line
         )
 
-    start, end = 0, len(lines)
-    while start < end and is_blank(lines[start]):
-        start += 1
-    while end > start and is_blank(lines[end - 1]):
-        end -= 1
-    return lines[start:end]
+    spaced: list[Line] = []
+    for line in lines:
+        if not is_blank(line):
+            spaced.append(line)
+        elif spaced and spaced[-1]:
+            spaced.append([])
+    return spaced[:-1] if spaced and not spaced[-1] else spaced
 
 
 def _theme(palette: Palette) -> Theme:
@@ -137,7 +142,7 @@ def _theme(palette: Palette) -> Theme:
         {
             **headings,
             "markdown.code": palette.code,
-            "markdown.code_block": palette.code,
+            "markdown.code_block": palette.block,
             "markdown.block_quote": palette.quote,
             "markdown.link": palette.link,
             "markdown.link_url": palette.link,

@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from rich.segment import Segment
-from textual.strip import Strip
 
 from app.body import Body
 from app.text import display
 
 if TYPE_CHECKING:
-    from rich.style import Style
-
     from app.markdown import Line, MarkdownRenderer
 
 Role = Literal["user", "assistant", "notice"]
 
+_SHOWN_CHARACTERS = 12_000
 _BAR = "┃ "
-_MARGIN = "  "
+_MARGIN = Segment("  ")
 _SIGN = "▲ "
 
 
@@ -28,7 +26,7 @@ class Message:
     def __init__(self, role: Role, text: str = "", foot: str = "") -> None:
         self.role: Role = role
         self.foot = foot
-        self._body = Body(text)
+        self._body = Body(text, _MARGIN)
 
     @property
     def text(self) -> str:
@@ -41,21 +39,26 @@ class Message:
         self._body.close()
         self.foot = foot
 
-    def strips(self, renderer: MarkdownRenderer, width: int) -> list[Strip]:
+    def lines(self, renderer: MarkdownRenderer, width: int) -> list[Line]:
         """The message's lines, `width` cells at most, with a blank line at the end."""
         palette = renderer.palette
         inner = max(1, width - len(_BAR))
         if self.role == "assistant":
-            lines = [_strip(_MARGIN, None, line) for line in self._body.lines(renderer, inner)]
+            lines = self._body.lines(renderer, inner)
         else:
-            style, sign = (palette.user, _BAR) if self.role == "user" else (palette.notice, _SIGN)
-            mark = palette.bar if self.role == "user" else palette.notice
-            lines = [_strip(sign, mark, line) for line in renderer.plain(self.text, inner, style)]
+            style, mark = (palette.user, Segment(_BAR, palette.bar))
+            if self.role == "notice":
+                style, mark = (palette.notice, Segment(_SIGN, palette.notice))
+            lines = [[mark, *line] for line in renderer.plain(_abridged(self.text), inner, style)]
         if self.foot:
             foot = renderer.plain(display(self.foot), inner, palette.meta)
-            lines += [_strip(_MARGIN, None, line) for line in foot]
-        return [*lines, Strip([], 0)]
+            lines = lines + [[_MARGIN, *line] for line in foot]
+        return [*lines, []]
 
 
-def _strip(sign: str, style: Style | None, line: Line) -> Strip:
-    return Strip([Segment(sign, style), *line])
+def _abridged(text: str) -> str:
+    """A pasted file is stored and sent whole, but shown by its start and end."""
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    half = _SHOWN_CHARACTERS // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} more characters …\n{text[-half:]}"

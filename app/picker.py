@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from app.history import Conversation
 
 
-class PickerScreen(ModalScreen["int | None"]):
-    """Its result is the id of the chosen conversation."""
+class PickerScreen(ModalScreen["Conversation | None"]):
+    """Its result is the chosen conversation."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c,ctrl+o", "dismiss", "Close")]
 
@@ -35,7 +35,7 @@ class PickerScreen(ModalScreen["int | None"]):
         yield options
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(int(event.option.id or 0))
+        self.dismiss(self._conversations[event.option_index])
 
 
 def _option(item: Conversation) -> Option:
@@ -43,4 +43,4 @@ def _option(item: Conversation) -> Option:
     title = one_line(item.title or item.draft, 100) or "(no title)"
     note = "  open in another window" if item.open_elsewhere else ""
     line = Content.styled(when, "$text-muted") + Content(f"  {title}") + Content.styled(note, "$text-warning")
-    return Option(line, id=str(item.id), disabled=item.open_elsewhere)
+    return Option(line, disabled=item.open_elsewhere)

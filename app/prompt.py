@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual import events
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 
@@ -14,6 +16,9 @@ from app.text import display
 
 if TYPE_CHECKING:
     from textual.timer import Timer
+
+# Most terminals send Alt+Enter as these two bytes; Textual would take them for a plain Enter.
+ANSI_SEQUENCES_KEYS["\x1b\r"] = (Keys.ControlJ,)  # type: ignore[index]
 
 _NEWLINE_KEYS = ("ctrl+j", "alt+enter", "shift+enter")
 # A terminal without bracketed paste types a paste, so what follows an Enter this soon was not a person.

@@ -30,6 +30,7 @@ class Recorder:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="history")
         self._history: History | None = None
         self._failing = False
+        self._closed = False
         self._partial: Future[None] | None = None
 
     async def open(self) -> None:
@@ -40,6 +41,8 @@ class Recorder:
 
     async def call(self, work: Callable[[History], T], default: T) -> T:
         """What `work` returns, or `default` when the history cannot do it."""
+        if self._closed:
+            return default
         loop = asyncio.get_running_loop()
         try:
             result = await loop.run_in_executor(self._thread, self._run, work)
@@ -67,6 +70,9 @@ class Recorder:
 
     def close(self, last: Callable[[History], None] | None = None, wait_s: float = 2.0) -> None:
         """Does `last`, then closes. Waits `wait_s` seconds at most: a dead disk must not hold the exit."""
+        if self._closed:
+            return
+        self._closed = True
         done = self._thread.submit(self._close, last)
         with contextlib.suppress(concurrent.futures.TimeoutError, sqlite3.Error, OSError):
             done.result(wait_s)

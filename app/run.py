@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from app import exits
 from app.flags import fields_for, model_of
+from app.streams import closing
 from app.text import Cleaner
 from engine.client import EngineClient
 from engine.errors import Busy, EngineUnavailable, ModelError, S2Error
@@ -94,18 +95,6 @@ class _Output:
             self._last = text[-1]
 
 
-class _Client(EngineClient):
-    async def complete(
-        self, prompt: str, *, options: Mapping[str, Any], request_id: str
-    ) -> AsyncIterator[ChatChunk]:
-        """Like `chat`, for a prompt that is continued as it is."""
-        from engine.messages import ChatChunk
-
-        body = {**options, "prompt": prompt, "request_id": request_id, "stream": True, "return_tokens": True}
-        async for data in self._events("POST", "/v1/completions", body):
-            yield ChatChunk.from_json(data)
-
-
 @dataclass
 class _OneShot:
     arguments: argparse.Namespace
@@ -120,8 +109,7 @@ class _OneShot:
     mode: str = ""
 
     async def run(self, socket: Path) -> int:
-        client = _Client(socket)
-        async with client:
+        async with EngineClient(socket) as client:
             task = asyncio.create_task(self._answer(client))
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, client, task)
             try:
@@ -149,7 +137,7 @@ class _OneShot:
         if not known:
             task.cancel()
 
-    async def _answer(self, client: _Client) -> None:
+    async def _answer(self, client: EngineClient) -> None:
         try:
             await self._stream(client)
         except EngineUnavailable as error:
@@ -157,20 +145,17 @@ class _OneShot:
                 raise
             raise await _load_error(client) or error from None
 
-    async def _stream(self, client: _Client) -> None:
+    async def _stream(self, client: EngineClient) -> None:
         await self._load(client)
-        progress = asyncio.create_task(_show_progress(client)) if sys.stderr and sys.stderr.isatty() else None
+        waiting = _Waiting(client)
         try:
-            async for chunk in self._chunks(client):
-                if progress and chunk.text:
-                    progress.cancel()
-                    await asyncio.gather(progress, return_exceptions=True)
-                    progress = None
-                self._take(chunk)
+            async with closing(self._chunks(client)) as chunks:
+                async for chunk in chunks:
+                    if chunk.text:
+                        await waiting.end()
+                    self._take(chunk)
         finally:
-            if progress:
-                progress.cancel()
-                await asyncio.gather(progress, return_exceptions=True)
+            await waiting.end()
 
     async def _load(self, client: EngineClient) -> None:
         try:
@@ -179,7 +164,7 @@ class _OneShot:
             hint = error.hint or "close the other chat, or use its model; `s2chat status` shows both"
             raise Busy(error.message, hint=hint) from None
 
-    def _chunks(self, client: _Client) -> AsyncIterator[ChatChunk]:
+    def _chunks(self, client: EngineClient) -> AsyncIterator[ChatChunk]:
         options = fields_for("request", self.arguments)
         if self.arguments.stop:
             options["stop"] = self.arguments.stop
@@ -211,22 +196,32 @@ class _OneShot:
 async def _load_error(client: EngineClient) -> ModelError | None:
     """Why the model did not load, if that is what went wrong."""
     with contextlib.suppress(EngineUnavailable):
-        async for snapshot in client.telemetry():
-            return ModelError(snapshot.error) if snapshot.state == "error" and snapshot.error else None
+        async with closing(client.telemetry()) as snapshots:
+            async for snapshot in snapshots:
+                return ModelError(snapshot.error) if snapshot.state == "error" and snapshot.error else None
     return None
 
 
-async def _show_progress(client: EngineClient) -> None:
+class _Waiting:
     """A line on the terminal that says why there is no text yet, and is gone when there is."""
-    try:
-        async for snapshot in client.telemetry():
-            if snapshot.state == "loading":
-                print(
-                    f"\rloading the model {100 * snapshot.progress:.0f}%", end="", file=sys.stderr, flush=True
-                )
-            else:
-                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-    except S2Error:
-        pass  # the request itself says what is wrong
-    finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __init__(self, client: EngineClient) -> None:
+        visible = sys.stderr is not None and sys.stderr.isatty()
+        self._task = asyncio.create_task(self._show(client)) if visible else None
+
+    async def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _show(self, client: EngineClient) -> None:
+        try:
+            async for snapshot in client.telemetry():
+                loading = snapshot.state == "loading"
+                words = f"loading the model {100 * snapshot.progress:.0f}%" if loading else ""
+                print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
+        except S2Error:
+            pass  # the request itself says what is wrong
+        finally:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

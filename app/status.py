@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from app import exits
 from app.labels import ModeLabel, acceptance, per_pass, size, speed
+from app.streams import closing
 from app.text import one_line
 from engine.client import EngineClient
 from engine.errors import EngineUnavailable, S2Error
@@ -58,8 +59,8 @@ def stop_engine() -> int:
 
 
 async def _snapshot(handle: Handle) -> Snapshot:
-    async with EngineClient(handle.socket) as client:
-        async for snapshot in client.telemetry():
+    async with EngineClient(handle.socket) as client, closing(client.telemetry()) as snapshots:
+        async for snapshot in snapshots:
             return snapshot
     raise EngineUnavailable("the engine closed the connection")
 

@@ -15,6 +15,9 @@ from engine.events import Timings
 GLYPHS = {"ready": "●", "answering": "▶", "waiting": "◌", "stopping": "■", "problem": "▲"}
 
 
+_GAP = " │ "
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """`kind` is a key of GLYPHS, `words` say it; numbers are of the running answer or the last one."""
@@ -55,23 +58,23 @@ def _fit(status: Status, width: int) -> Content:
     state, *others = [text for _, text in parts]
     content = Content.styled(f"{GLYPHS[status.kind]} {state}", _STYLES[status.kind])
     for text in others:
-        content += Content.styled("  │ ", "$text-muted") + Content(text)
+        content += Content.styled(_GAP, "$text-muted") + Content(text)
     return content
 
 
 def _width(parts: list[tuple[int, str]]) -> int:
-    return sum(Content(text).cell_length for _, text in parts) + 4 * (len(parts) - 1) + 2
+    return sum(Content(text).cell_length for _, text in parts) + len(_GAP) * (len(parts) - 1) + 2
 
 
 def _parts(status: Status) -> list[tuple[int, str]]:
     """What to show in this order, each with its rank: the highest rank is dropped first."""
     timings = status.timings
-    parts = [(0, one_line(status.words, 70)), (4, status.model), (1, str(status.mode or ""))]
+    parts = [(0, one_line(status.words, 70)), (6, status.model), (1, str(status.mode or ""))]
     if timings and timings.predicted_n:
         parts += [
             (2, speed(timings.predicted_per_second)),
-            (5, f"accepted {acceptance(timings)}"),
-            (6, f"{per_pass(timings)}/pass"),
+            (4, f"acc {acceptance(timings)}"),
+            (5, f"{per_pass(timings)}/pass"),
         ]
     if status.context_size:
         parts.append((3, f"ctx {status.context_n}/{status.context_size}"))

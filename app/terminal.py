@@ -37,7 +37,10 @@ def watch_hangup(loop: asyncio.AbstractEventLoop, gone: Callable[[], None]) -> N
 
     def wait() -> None:
         poll.poll()
-        loop.call_soon_threadsafe(gone)
+        try:
+            loop.call_soon_threadsafe(gone)
+        except RuntimeError:
+            return  # the loop is closed: the program is on its way out
         time.sleep(_STUCK_S)
         os._exit(HANGUP_EXIT)
 

@@ -14,7 +14,7 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from app.markdown import MarkdownRenderer, Palette
+from app.markdown import Line, MarkdownRenderer, Palette
 from app.message import Message
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Transcript(ScrollView, can_focus=False):
         "transcript--bar",
         "transcript--heading",
         "transcript--code",
+        "transcript--block",
         "transcript--quote",
         "transcript--link",
         "transcript--meta",
@@ -46,7 +47,7 @@ class Transcript(ScrollView, can_focus=False):
         self._messages: list[Message] = []
         self._first = 0  # earlier messages are not drawn yet
         self._starts: list[int] = []  # first line of each drawn message
-        self._lines: list[Strip] = []
+        self._lines: list[Line] = []
         self._ready: dict[int, Strip] = {}  # drawn lines by number
         self._renderer: MarkdownRenderer | None = None
         self._drawn_width = 0
@@ -98,24 +99,26 @@ class Transcript(ScrollView, can_focus=False):
         del self._starts[drawn:], self._lines[start:]
         for message in self._messages[self._first + drawn :] if self._messages else [self._placeholder]:
             self._starts.append(len(self._lines))
-            self._lines += message.strips(self._renderer, self._text_width)
+            self._lines += message.lines(self._renderer, self._text_width)
         self._show(start, old, follow)
 
-    def _show(self, start: int, old: list[Strip], follow: bool) -> None:
+    def _show(self, start: int, old: list[Line], follow: bool) -> None:
         new = self._lines[start:]
         same = next((n for n, line in enumerate(old) if n >= len(new) or line != new[n]), len(old))
         for line in [line for line in self._ready if line >= start + same]:
             del self._ready[line]
         size = Size(self.size.width, len(self._lines))
         if size != self.virtual_size:
-            self.virtual_size = size
+            # An ordinary assignment lays out the whole screen; only the scroll bar depends on this.
+            self.set_reactive(ScrollView.virtual_size, size)
+            self.vertical_scrollbar.window_virtual_size = size.height
         self._scroll_to_end(follow)
-        self.refresh()
+        self.refresh_lines(start + same, max(len(old), len(new)) - same)
 
     def _scroll_to_end(self, follow: bool) -> None:
         self._following = follow
-        if follow:
-            self.scroll_to(y=max(0, len(self._lines) - self.size.height), animate=False, immediate=True)
+        end = max(0, len(self._lines) - self.size.height)
+        self.scroll_to(y=end if follow else min(self.scroll_y, end), animate=False, immediate=True)
 
     @property
     def _text_width(self) -> int:
@@ -171,6 +174,7 @@ class Transcript(ScrollView, can_focus=False):
             bar=style("bar"),
             heading=style("heading"),
             code=style("code"),
+            block=style("block"),
             quote=style("quote"),
             link=style("link"),
             meta=style("meta"),
@@ -196,7 +200,7 @@ class Transcript(ScrollView, can_focus=False):
 
     def _draw(self, number: int) -> Strip:
         style = self.rich_style
-        strip = self._lines[number] if number < len(self._lines) else Strip([], 0)
+        strip = Strip(self._lines[number] if number < len(self._lines) else [])
         if (selection := self.text_selection) is not None:
             strip = _highlighted(strip, selection.get_span(number), self.screen)
         strip = strip.apply_style(style).adjust_cell_length(self.size.width, style)
@@ -207,11 +211,15 @@ class Transcript(ScrollView, can_focus=False):
     # Selection with the mouse
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        return selection.extract("\n".join(strip.text.rstrip() for strip in self._lines)), "\n"
+        return selection.extract("\n".join(_text(line).rstrip() for line in self._lines)), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
         self._ready.clear()
         self.refresh()
+
+
+def _text(line: Line) -> str:
+    return "".join(text for text, _, _ in line)
 
 
 def _highlighted(strip: Strip, span: tuple[int, int] | None, screen: Screen[object]) -> Strip:
