@@ -49,6 +49,10 @@ class Asker:
         self._failed = failed
         self._pace = Pace()
 
+    @property
+    def has_text(self) -> bool:
+        return self.answer is not None and bool(self.answer.text)
+
     async def run(self, conversation: Conversation, entry: Entry, mode: str) -> None:
         """Until the answer is over, however it ends."""
         self._task = asyncio.current_task()

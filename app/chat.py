@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from engine.paths import Paths
 
 _DRAFT_S = 1.0
-_STATUS_S = 0.5
+_STATUS_S = 1.0
 _TRACE_LINES = ("  File ", "Extension modules", "Thread ", "Current thread")
 _ALWAYS = ("quit", "command_palette")
 
@@ -148,8 +148,8 @@ class ChatApp(App[None]):
             if text not in self._known_notices:
                 self._known_notices.add(text)
                 self._notice(text)
-        if not self._is_answering:
-            self._refresh_status()
+        if not self._asker.has_text:
+            self._asker.waiting(self._refresh_status())
 
     def engine_waiting(self, words: str) -> None:
         self._board.lost(words, problem=False)
@@ -195,7 +195,7 @@ class ChatApp(App[None]):
         self._is_answering = True
         self.run_worker(self._await_answer(entry), group="answer")
         self._ticks.resume()
-        self._tick()
+        self._asker.waiting(self._refresh_status())
 
     async def _await_answer(self, entry: Entry) -> None:
         try:
@@ -206,12 +206,13 @@ class ChatApp(App[None]):
             self._refresh_status()
 
     def _tick(self) -> None:
-        """Twice a second while an answer is on its way."""
-        self._asker.waiting(self._refresh_status())
+        """While an answer is on its way, unless its text keeps coming and brings the numbers along."""
+        if time.monotonic() - self._status_at > _STATUS_S:
+            self._asker.waiting(self._refresh_status())
 
     async def _drawn(self) -> None:
         """Waits until the screen shows what was changed, with new numbers in the same update."""
-        if time.monotonic() - self._status_at >= _STATUS_S:
+        if time.monotonic() - self._status_at > _STATUS_S / 2:
             self._refresh_status()
         done = asyncio.Event()
         if self.call_after_refresh(done.set):

@@ -82,6 +82,8 @@ class MarkdownRenderer:
     def __init__(self, palette: Palette) -> None:
         self.palette = palette
         self._parser = _parser()
+        # One document for all texts: making one costs as much as rendering a paragraph.
+        self._document = _Markdown("", code_theme=palette.code_theme, hyperlinks=False)
         self._console = Console(
             theme=_theme(palette), color_system="truecolor", force_terminal=True, legacy_windows=False
         )
@@ -94,7 +96,7 @@ class MarkdownRenderer:
             return self.plain(text, width, self.palette.text)
 
     def _render(self, text: str, width: int) -> list[Line]:
-        document = _Markdown("", code_theme=self.palette.code_theme, hyperlinks=False)
+        document = self._document
         document.parsed = self._parser.parse(text)
         _keep_line_breaks(document.parsed)
         options = self._console.options.update(width=width, height=None)
