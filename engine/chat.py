@@ -54,7 +54,7 @@ class ChatTemplate:
         for turn in turns:
             start = text.find(turn.content, at) if turn.content else -1
             if start < 0:
-                continue  # the template changed it (trimmed, left out): it is tokenised with what surrounds it
+                continue  # the template changed it: it is tokenised with what surrounds it
             tokens += self._template_tokens(text[at:start], first=not tokens)
             tokens += self._content_tokens(turn, replies)
             at = start + len(turn.content)
@@ -64,7 +64,9 @@ class ChatTemplate:
     def _template_tokens(self, text: str, *, first: bool) -> list[int]:
         # A template that writes its own BOS must not get a second one.
         add_special = first and not (self._bos and text.startswith(self._bos))
-        return self._vocab.tokenize(text, add_special=add_special, parse_special=True) if text or first else []
+        return (
+            self._vocab.tokenize(text, add_special=add_special, parse_special=True) if text or first else []
+        )
 
     def _content_tokens(self, turn: Message, replies: Mapping[str, tuple[int, ...]]) -> Sequence[int]:
         known = replies.get(turn.content) if turn.role == "assistant" else None

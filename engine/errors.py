@@ -11,6 +11,7 @@ S2Error                    message: what and why; hint: what to do
 └── Cancelled              the work was stopped on request
 """
 
+# ruff: noqa: N818 -- names say what happened; that they are errors the tree above says
 from __future__ import annotations
 
 

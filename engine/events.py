@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal
 
 FinishReason = Literal["eos", "stop_string", "max_tokens", "context", "cancel"]
 
@@ -97,4 +97,4 @@ class Done:
     timings: Timings
 
 
-Event = Union[Prefill, Tokens, Done]
+Event = Prefill | Tokens | Done

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from engine.draft import Drafter, drafter_for
 from engine.errors import BadRequest, Cancelled, ContextFull
 from engine.events import Done, Event, FinishReason, Prefill, Timings, Tokens
 from engine.native import CancelFlag
@@ -20,13 +21,17 @@ from engine.session import Session
 from engine.text import TextStream
 
 
-def generate(session: Session, request: Request, cancel: CancelFlag) -> Iterator[Event]:
+def generate(
+    session: Session, request: Request, cancel: CancelFlag, drafter: Drafter | None = None
+) -> Iterator[Event]:
     """Answers `request`: Prefill events, Tokens per block, and one Done, also when cancelled.
 
-    Closing the generator early is safe: at every yield the KV cache holds what was delivered and no draft.
+    `drafter` stands in for the one of the request's mode. Closing the generator early is safe: at every
+    yield the KV cache holds what was delivered and no draft.
     Raises ContextFull when the prompt does not fit, NativeError when a pass fails.
     """
-    answer = _Answer(session, request)
+    _check(session, request)
+    answer = _Answer(session, request, drafter or drafter_for(session, request))
     session.hooks.stop_on(cancel)
     try:
         try:
@@ -45,15 +50,11 @@ def generate(session: Session, request: Request, cancel: CancelFlag) -> Iterator
 class _Answer:
     """The state of one answer. `root` is drawn but not in the KV cache yet."""
 
-    def __init__(self, session: Session, request: Request) -> None:
-        _check(session, request)
-        self._session, self._request = session, request
+    def __init__(self, session: Session, request: Request, drafter: Drafter | None) -> None:
+        self._session, self._request, self._drafter = session, request, drafter
         self._text = TextStream(request.stop)
         self._target = Sampler(request.sampling, session.vocab, ignore_eos=request.ignore_eos)
         self._target.accept(request.prompt)
-        self._drafter: Sampler | None = None
-        if MODES[request.speculation.mode].drafts and session.can_draft:
-            self._drafter = Sampler(request.sampling, session.vocab, ignore_eos=request.ignore_eos)
         self._root = -1
         self._ids: list[int] = []
         self._pieces: list[str] = []
@@ -79,27 +80,11 @@ class _Answer:
         return self._deliver([self._draw(-1)])
 
     def draft(self) -> list[int]:
-        """Proposes tokens to follow the root: k' experts, one row per pass, all rolled back."""
-        session, speculation = self._session, self._request.speculation
-        start = len(session.timeline)
-        length = min(speculation.draft_length, self._room() - 1)
-        drafts: list[int] = []
+        """Proposes tokens to follow the root, no more than could still be delivered."""
+        length = min(self._request.speculation.draft_length, self._room() - 1)
         if self._drafter is None or length < 1:
-            return drafts
-        self._drafter.copy_from(self._target)
-        session.hooks.set_experts(speculation.draft_experts)
-        try:
-            token = self._root
-            for position in range(start, start + length):
-                session.decode((token,), position, all_logits=True)
-                token = self._drafter.draw(session.context, 0)
-                if session.vocab.is_end(token) and not self._request.ignore_eos:
-                    break  # the target says itself whether this is the end
-                drafts.append(token)
-        finally:
-            session.hooks.set_experts(0)
-            session.rewind(start)
-        return drafts
+            return []
+        return self._drafter.propose(self._root, length, self._target)
 
     def verify(self, drafts: Sequence[int]) -> list[int]:
         """Decodes root and drafts in one pass; returns what the target draws while the drafts agree."""
@@ -122,7 +107,7 @@ class _Answer:
 
     def accept(self, drawn: Sequence[int], drafts: Sequence[int]) -> Tokens:
         """Counts what survived of the drafts, and delivers the block."""
-        accepted = sum(mine == theirs for mine, theirs in zip(drawn, drafts))
+        accepted = sum(mine == theirs for mine, theirs in zip(drawn, drafts, strict=False))
         # A block that was cut short left its tail unjudged.
         self._draft_n += accepted if self.reason is not None and accepted == len(drawn) else len(drafts)
         self._accepted_n += accepted

@@ -12,11 +12,10 @@ import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Union
 
 from engine.errors import ModelError
 
-Value = Union[int, float, bool, str, tuple[int | float | bool | str, ...], None]
+Value = int | float | bool | str | tuple[int | float | bool | str, ...] | None
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 from collections import deque
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import NativeError
+from engine.threads import BARRIER_SPINS
 
 ABI_VERSION = 1  # s2_abi_version() of native/s2/s2.h
 
@@ -111,6 +113,7 @@ def llama() -> Any:
 
 
 def _load() -> Any:
+    os.environ.setdefault("GOMP_SPINCOUNT", str(BARRIER_SPINS))  # libgomp reads it once, when it is loaded
     try:
         import llama_cpp.llama_cpp as bindings
     except (ImportError, RuntimeError, FileNotFoundError) as error:

@@ -29,10 +29,15 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a model is loaded and decoded here. `repack`: a second, faster copy of some weights is kept."""
+    """How a model is loaded and decoded here.
+
+    `threads_fixed`: the number was asked for, so it stays when others crowd the machine. `repack`: a second,
+    faster copy of some weights is kept.
+    """
 
     n_ctx: int
     n_threads: int
+    threads_fixed: bool
     n_ubatch: int
     repack: bool
     speculation: Speculation
@@ -47,6 +52,7 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
     return Plan(
         n_ctx=_context(device, model, wishes, reasons, notices),
         n_threads=_threads(device, wishes, reasons),
+        threads_fixed=bool(wishes.n_threads),
         n_ubatch=UBATCH,
         repack=_repack(device, model, reasons, notices),
         speculation=_speculation(model, wishes, reasons, notices),
@@ -55,19 +61,27 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
     )
 
 
-def _context(device: Device, model: ModelInfo, wishes: Wishes, reasons: dict[str, str], notices: list[str]) -> int:
+def _context(
+    device: Device, model: ModelInfo, wishes: Wishes, reasons: dict[str, str], notices: list[str]
+) -> int:
     trained = model.n_ctx_train or CONTEXT_DEFAULT
     if wishes.n_ctx:
         if wishes.n_ctx < CONTEXT_MIN:
-            raise BadRequest(f"a context of {wishes.n_ctx} tokens is too small", hint=f"{CONTEXT_MIN} or more")
+            raise BadRequest(
+                f"a context of {wishes.n_ctx} tokens is too small", hint=f"{CONTEXT_MIN} or more"
+            )
         if wishes.n_ctx > trained:
-            notices.append(f"the model was trained for {trained} tokens; a context of {wishes.n_ctx} may ramble")
+            notices.append(
+                f"the model was trained for {trained} tokens; a context of {wishes.n_ctx} may ramble"
+            )
         reasons["n_ctx"] = "asked for"
         return wishes.n_ctx
     # An eighth of what is free: the weights, the user interface and the rest of the machine need theirs.
     room = device.available_bytes // 8 // max(1, model.kv_bytes_per_token)
     n_ctx = max(CONTEXT_MIN * 8, min(trained, CONTEXT_DEFAULT, room // 256 * 256))
-    reasons["n_ctx"] = "the model's own" if n_ctx == trained else "default" if n_ctx == CONTEXT_DEFAULT else "memory"
+    reasons["n_ctx"] = (
+        "the model's own" if n_ctx == trained else "default" if n_ctx == CONTEXT_DEFAULT else "memory"
+    )
     return n_ctx
 
 
@@ -77,7 +91,7 @@ def _threads(device: Device, wishes: Wishes, reasons: dict[str, str]) -> int:
             raise BadRequest(f"{wishes.n_threads} threads make no sense", hint="1 or more, best one per core")
         reasons["n_threads"] = "asked for"
         return wishes.n_threads
-    reasons["n_threads"] = "one per core this process may use"
+    reasons["n_threads"] = "one per core this process may use, fewer while others need them"
     return device.cores
 
 
@@ -88,18 +102,24 @@ def _repack(device: Device, model: ModelInfo, reasons: dict[str, str], notices: 
         return True
     reasons["repack"] = "no memory for a second copy of the weights"
     if model.size_bytes > device.available_bytes:
-        notices.append("the model is larger than the free memory: it is read from disk again and again, slowly")
+        notices.append(
+            "the model is larger than the free memory: it is read from disk again and again, slowly"
+        )
     return False
 
 
-def _speculation(model: ModelInfo, wishes: Wishes, reasons: dict[str, str], notices: list[str]) -> Speculation:
+def _speculation(
+    model: ModelInfo, wishes: Wishes, reasons: dict[str, str], notices: list[str]
+) -> Speculation:
     mode = wishes.mode or "ar"
     if mode in MODES and MODES[mode].drafts and not model.is_moe:
         notices.append(f"{model.name} is a dense model: nothing to draft with, it runs in ar")
         mode = "ar"
     elif not model.is_moe:
         notices.append(f"{model.name} is a dense model: it runs in ar")
-    reasons["mode"] = "asked for" if mode == wishes.mode else "all experts in memory, where drafting gains nothing"
+    reasons["mode"] = (
+        "asked for" if mode == wishes.mode else "all experts in memory, where drafting gains nothing"
+    )
     experts = wishes.draft_experts or max(1, model.n_expert_used // DRAFT_SHARE)
     if model.is_moe and experts > model.n_expert_used:
         raise BadRequest(
@@ -107,5 +127,6 @@ def _speculation(model: ModelInfo, wishes: Wishes, reasons: dict[str, str], noti
             hint=f"1 to {model.n_expert_used}",
         )
     reasons["draft_experts"] = "asked for" if wishes.draft_experts else "a quarter of the model's own"
-    reasons["draft_length"] = "asked for" if wishes.draft_length else "default"
-    return Speculation(mode=mode, draft_experts=experts, draft_length=wishes.draft_length or DRAFT_LENGTH)
+    length = DRAFT_LENGTH if wishes.draft_length is None else wishes.draft_length
+    reasons["draft_length"] = "default" if wishes.draft_length is None else "asked for"
+    return Speculation(mode=mode, draft_experts=experts, draft_length=length)

@@ -21,11 +21,18 @@ MODES: dict[str, Mode] = {
     mode.name: mode
     for mode in (
         Mode("ar", drafts=False, exact=True, summary="plain decode, one token per pass"),
-        Mode("s2-exact", drafts=True, exact=True, summary="draft with fewer experts, verify in one pass; same text as ar"),
+        Mode(
+            "s2-exact",
+            drafts=True,
+            exact=True,
+            summary="draft with fewer experts, verify in one pass; same text as ar",
+        ),
     )
 }
 
-MAX_DRAFT_LENGTH = 31  # root + drafts are verified in one pass of at most 32 rows, the width the exact kernels cover
+MAX_DRAFT_LENGTH = (
+    31  # root + drafts are verified in one pass of at most 32 rows, the width the exact kernels cover
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Which mode, and how it drafts. `draft_experts` = k', experts per token while drafting."""
+    """Which mode, and how it drafts: `draft_experts` = k' per token, `draft_length` tokens per block."""
 
     mode: str = "ar"
     draft_experts: int = 2
@@ -67,7 +74,7 @@ class Speculation:
         if self.mode not in MODES:
             raise BadRequest(f"unknown mode {self.mode!r}", hint="one of " + ", ".join(MODES))
         _check("draft_experts", self.draft_experts, 1, 1 << 16)
-        _check("draft_length", self.draft_length, 1, MAX_DRAFT_LENGTH)
+        _check("draft_length", self.draft_length, 0, MAX_DRAFT_LENGTH)
 
 
 @dataclass(frozen=True, slots=True)

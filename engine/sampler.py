@@ -20,10 +20,12 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, vocab: Vocab, *, ignore_eos: bool = False) -> None:
         self._llama = llama()
-        self._chain: Any = self._llama.llama_sampler_chain_init(self._llama.llama_sampler_chain_default_params())
+        self._chain: Any = self._llama.llama_sampler_chain_init(
+            self._llama.llama_sampler_chain_default_params()
+        )
         if ignore_eos:
             self._forbid(vocab, vocab.ends())
-        self._window = self._add_penalties(sampling)
+        self._window = self._add_penalties(sampling, len(vocab))
         self._add_draw(sampling)
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -51,9 +53,11 @@ class Sampler:
         bias = (self._llama.llama_logit_bias * len(tokens))(*((token, float("-inf")) for token in tokens))
         self._add(self._llama.llama_sampler_init_logit_bias(len(vocab), len(tokens), bias))
 
-    def _add_penalties(self, sampling: Sampling) -> int:
+    def _add_penalties(self, sampling: Sampling, n_vocab: int) -> int:
         active = (
-            sampling.repeat_penalty != 1.0 or sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0
+            sampling.repeat_penalty != 1.0
+            or sampling.presence_penalty != 0.0
+            or sampling.frequency_penalty != 0.0
         )
         if not active or sampling.repeat_last_n == 0:
             return 0
@@ -61,7 +65,11 @@ class Sampler:
         window = sampling.repeat_last_n if sampling.repeat_last_n > 0 else 1 << 16
         self._add(
             self._llama.llama_sampler_init_penalties(
-                window, sampling.repeat_penalty, sampling.frequency_penalty, sampling.presence_penalty
+                n_vocab,
+                window,
+                sampling.repeat_penalty,
+                sampling.frequency_penalty,
+                sampling.presence_penalty,
             )
         )
         return window

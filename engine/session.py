@@ -13,6 +13,7 @@ from engine.errors import BadRequest, Cancelled, ModelError, NativeError
 from engine.model import ModelInfo, read_model_info
 from engine.native import CancelFlag, Hooks, llama, log
 from engine.plan import Plan
+from engine.threads import ThreadGovernor
 from engine.timeline import ROWS_EXACT, Timeline
 from engine.vocab import Vocab
 
@@ -36,6 +37,7 @@ class Session:
         self.hooks = Hooks(context)
         self.hooks.set_rows_exact(ROWS_EXACT)
         self.timeline = Timeline()
+        self._governor = ThreadGovernor(plan.n_threads, fixed=plan.threads_fixed)
         self.n_ctx = int(self._llama.llama_n_ctx_seq(context))
         self.notices: list[str] = list(plan.notices)
         self.can_draft = self._check_can_draft()
@@ -87,6 +89,11 @@ class Session:
     # --- decoding
 
     @property
+    def n_threads(self) -> int:
+        """Threads of the next pass: the plan's, or fewer while others use the machine."""
+        return self._governor.threads
+
+    @property
     def context(self) -> Any:
         """The llama context, for samplers."""
         return self._context
@@ -104,7 +111,10 @@ class Session:
             batch.token[i] = token
             batch.pos[i] = start + i
             batch.logits[i] = all_logits or i == last
+        self._governor.before_pass()
         status = self._llama.llama_decode(self._context, batch)
+        if self._governor.after_pass():
+            self._llama.llama_set_n_threads(self._context, self._governor.threads, self._governor.threads)
         if status == 0:
             return
         self._llama.llama_memory_seq_rm(self._memory, 0, start, -1)
@@ -120,7 +130,7 @@ class Session:
         self.timeline.append(tokens)
 
     def rewind(self, length: int) -> int:
-        """Cuts cache and timeline to `length` tokens; returns what is left (0 where a cache cannot be cut)."""
+        """Cuts cache and timeline to `length` tokens; returns what is left (0 if it cannot be cut)."""
         if not self._llama.llama_memory_seq_rm(self._memory, 0, length, -1):
             self._llama.llama_memory_clear(self._memory, True)
             length = 0
@@ -143,7 +153,9 @@ class Session:
 
     def _check_can_draft(self) -> bool:
         """Whether drafts can be rolled back and differ from the target."""
-        if self._llama.llama_model_is_recurrent(self._model) or self._llama.llama_model_is_hybrid(self._model):
+        if self._llama.llama_model_is_recurrent(self._model) or self._llama.llama_model_is_hybrid(
+            self._model
+        ):
             self.notices.append(f"{self.info.arch} keeps a state that cannot be rolled back: it runs in ar")
             return False
         return self.info.is_moe
@@ -178,13 +190,17 @@ def _load_model(
     if model is None:
         if cancel is not None and cancel.is_set:
             raise Cancelled("loading was stopped")
-        raise ModelError(f"{info.path}: {log.last() or 'llama.cpp cannot load it'}", hint="see the engine's log")
+        raise ModelError(
+            f"{info.path}: {log.last() or 'llama.cpp cannot load it'}", hint="see the engine's log"
+        )
     return model
 
 
 def _make_context(bindings: Any, model: Any, info: ModelInfo, plan: Plan) -> Any:
     if bindings.llama_model_has_encoder(model) or bindings.llama_model_is_diffusion(model):
-        raise ModelError(f"{info.path}: {info.arch} is not a model that chats", hint="use a text generation model")
+        raise ModelError(
+            f"{info.path}: {info.arch} is not a model that chats", hint="use a text generation model"
+        )
     params = bindings.llama_context_default_params()
     params.n_ctx = plan.n_ctx
     params.n_batch = params.n_ubatch = plan.n_ubatch
@@ -198,4 +214,3 @@ def _make_context(bindings: Any, model: Any, info: ModelInfo, plan: Plan) -> Any
             hint="try a smaller -c",
         )
     return context
-

@@ -11,9 +11,9 @@ ROWS_EXACT = 32  # passes of up to this many rows give each row the same bits wh
 class Timeline:
     """The tokens in the cache, in order, and which of them came in one wide pass.
 
-    Rows of a narrow pass do not depend on each other's company, so the cache may be cut anywhere among them. The
-    rows of a wide pass belong together: a cut inside it means decoding it again from its first row, or the same
-    prompt would give other bits the second time.
+    Rows of a narrow pass do not depend on each other's company, so the cache may be cut anywhere among
+    them. The rows of a wide pass belong together: a cut inside it means decoding it again from its first
+    row, or the same prompt would give other bits the second time.
     """
 
     def __init__(self) -> None:

@@ -1,0 +1,34 @@
+"""Sessions on the embedded model, and prompts of a wanted length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from decoding import MODEL, Loader
+
+from engine.session import Session
+
+
+@pytest.fixture(scope="session")
+def loader() -> Iterator[Loader]:
+    """Opens sessions and keeps those of equal settings: loading is the slow part of a gate."""
+    loader = Loader(MODEL)
+    yield loader
+    loader.close()
+
+
+@pytest.fixture
+def session(loader: Loader) -> Session:
+    """A session of two threads with an empty cache."""
+    session = loader.get(threads=2)
+    session.rewind(0)
+    return session
+
+
+@pytest.fixture(scope="session")
+def passage() -> str:
+    """Some ten thousand words of text to fill a context with: the engine's own sources."""
+    folder = Path(__file__).parents[2] / "engine"
+    return "\n".join(path.read_text() for path in sorted(folder.glob("*.py")))

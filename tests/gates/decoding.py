@@ -1,0 +1,110 @@
+"""What the gates share: sessions by their settings, and answers as token ids."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.device import detect
+from engine.draft import Drafter
+from engine.events import Done, Timings, Tokens
+from engine.loop import generate
+from engine.model import read_model_info
+from engine.native import CancelFlag, llama
+from engine.plan import Wishes, make_plan
+from engine.request import Request, Sampling, Speculation
+from engine.session import Session
+
+MODEL = Path(__file__).parents[2] / "assets" / "smolmoe-32x8.gguf"
+
+
+class Loader:
+    """Sessions by thread count and context size, opened once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._sessions: dict[tuple[int, int], Session] = {}
+
+    def get(self, *, threads: int, n_ctx: int = 8192) -> Session:
+        key = (threads, n_ctx)
+        if key not in self._sessions:
+            wishes = Wishes(n_ctx=n_ctx, n_threads=threads)
+            plan = make_plan(detect(), read_model_info(self._path), wishes)
+            self._sessions[key] = Session.load(self._path, plan)
+        return self._sessions[key]
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request delivered, and the KV cache it left: (tokens in the cache, their bytes)."""
+
+    ids: tuple[int, ...]
+    text: str
+    reason: str
+    timings: Timings
+    cells: int
+    cache: bytes
+
+
+def prompt_of(session: Session, passage: str, length: int) -> tuple[int, ...]:
+    """A prompt of exactly `length` tokens that ends by asking for more."""
+    tokens = session.vocab.tokenize(passage, add_special=False, parse_special=False)
+    tail = session.vocab.tokenize(
+        "<|im_end|>\n<|im_start|>user\nExplain this in plain words.<|im_end|>\n<|im_start|>assistant\n",
+        add_special=False,
+        parse_special=True,
+    )
+    assert len(tokens) > length
+    return (*tokens[: length - len(tail)], *tail)
+
+
+def request(
+    prompt: tuple[int, ...],
+    *,
+    mode: str = "ar",
+    k: int = 2,
+    length: int = 4,
+    temperature: float = 0.0,
+    tokens: int = 64,
+    stop: tuple[str, ...] = (),
+    **sampling: float,
+) -> Request:
+    return Request(
+        prompt=prompt,
+        sampling=Sampling(temperature=temperature, seed=11, **sampling),  # type: ignore[arg-type]
+        speculation=Speculation(mode, k, length),
+        max_tokens=tokens,
+        stop=stop,
+    )
+
+
+def answer(
+    session: Session, request: Request, drafter: Drafter | None = None, cancel: CancelFlag | None = None
+) -> Answer:
+    """Runs `request` to its end."""
+    ids: list[int] = []
+    text = ""
+    for event in generate(session, request, cancel or CancelFlag(), drafter):
+        if isinstance(event, Tokens):
+            ids += event.ids
+            text += event.text
+        elif isinstance(event, Done):
+            text += event.text
+            return Answer(
+                tuple(ids), text, event.reason, event.timings, len(session.timeline), cache_bytes(session)
+            )
+    raise AssertionError("the answer had no end")
+
+
+def cache_bytes(session: Session) -> bytes:
+    """Every byte of the KV cache that later tokens will read, positions included."""
+    bindings = llama()
+    size = bindings.llama_state_seq_get_size(session.context, 0)
+    buffer = (ctypes.c_uint8 * size)()
+    written = bindings.llama_state_seq_get_data(session.context, buffer, size, 0)
+    return bytes(buffer[:written])

@@ -1,0 +1,222 @@
+"""G2, G3, G6, G10: speculation never changes a token, and it really speculates."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from decoding import Answer, Loader, answer, cache_bytes, prompt_of, request
+
+from engine.native import llama
+from engine.sampler import Sampler
+from engine.session import Session
+from engine.timeline import ROWS_EXACT
+
+#: (threads, cells before the answer, temperature, draft experts, draft length); one-row attention takes
+#: another path in stock ggml from 257 cells on, so the sample stands on both sides.
+SAMPLE = [
+    (2, 100, 0.0, 2, 4),
+    (2, 100, 0.8, 1, 8),
+    (1, 250, 0.0, 4, 3),
+    (2, 600, 0.0, 2, 4),
+    (2, 600, 0.8, 2, 4),
+    (2, 600, 0.0, 1, 16),
+    (1, 600, 0.8, 3, 5),
+    (2, 600, 0.0, 8, 31),
+    (2, 2100, 0.0, 2, 4),
+    (2, 2100, 0.8, 4, 2),
+]
+MATRIX = list(
+    itertools.product((1, 2, 4), (100, 600, 2100, 6000), (0.0, 0.8), range(1, 9), (1, 2, 4, 8, 16, 31))
+)
+
+
+def check_equal(loader: Loader, passage: str, case: tuple[int, int, float, int, int], tokens: int) -> None:
+    threads, cells, temperature, k, length = case
+    session = loader.get(threads=threads)
+    prompt = prompt_of(session, passage, cells)
+    plain = answer(session, request(prompt, temperature=temperature, tokens=tokens))
+    drafted = answer(
+        session, request(prompt, mode="s2-exact", k=k, length=length, temperature=temperature, tokens=tokens)
+    )
+    assert plain.timings.draft_n == 0
+    assert drafted.timings.draft_n > 0
+    check_same(plain, drafted)
+
+
+def check_same(plain: Answer, drafted: Answer) -> None:
+    assert drafted.ids == plain.ids
+    assert (drafted.text, drafted.reason) == (plain.text, plain.reason)
+    assert drafted.cells == plain.cells
+    assert drafted.cache == plain.cache, "equal tokens, but another KV cache"
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=str)
+def test_text_and_cache_equal_plain_decode(
+    loader: Loader, passage: str, case: tuple[int, int, float, int, int]
+) -> None:
+    check_equal(loader, passage, case, tokens=64)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", MATRIX, ids=str)
+def test_text_and_cache_equal_plain_decode_everywhere(
+    loader: Loader, passage: str, case: tuple[int, int, float, int, int]
+) -> None:
+    check_equal(loader, passage, case, tokens=96)
+
+
+def test_with_penalties_and_narrow_sampling(session: Session, passage: str) -> None:
+    prompt = prompt_of(session, passage, 300)
+    settings = {"temperature": 0.7, "repeat_penalty": 1.2, "presence_penalty": 0.3, "top_k": 20, "min_p": 0.1}
+    plain = answer(session, request(prompt, **settings))  # type: ignore[arg-type]
+    drafted = answer(session, request(prompt, mode="s2-exact", **settings))  # type: ignore[arg-type]
+    check_same(plain, drafted)
+
+
+def test_draft_length_zero_is_plain_decode(session: Session, passage: str) -> None:
+    prompt = prompt_of(session, passage, 300)
+    plain = answer(session, request(prompt))
+    none = answer(session, request(prompt, mode="s2-exact", length=0))
+    check_same(plain, none)
+    assert none.timings.draft_n == 0
+    assert none.timings.verify_n == plain.timings.verify_n
+
+
+def test_it_really_drafts(session: Session, passage: str) -> None:
+    """G6: some drafts live, some die, and blocks deliver more than one token."""
+    timings = answer(session, request(prompt_of(session, passage, 600), mode="s2-exact", tokens=96)).timings
+    assert 0 < timings.draft_n_accepted < timings.draft_n
+    assert timings.verify_n < 95
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_all_experts_draft_what_the_target_draws(session: Session, passage: str, temperature: float) -> None:
+    """G10: with k' = k drafter and target are one and the same."""
+    prompt = prompt_of(session, passage, 600)
+    timings = answer(
+        session, request(prompt, mode="s2-exact", k=8, length=7, temperature=temperature)
+    ).timings
+    assert timings.draft_n_accepted == timings.draft_n > 0
+
+
+class Script:
+    """Proposes what the answer will be, with one wrong token at `wrong` places into each block."""
+
+    def __init__(self, ids: Sequence[int], session: Session, start: int, wrong: int | None) -> None:
+        self._ids, self._session, self._start, self._wrong = list(ids), session, start, wrong
+
+    def propose(self, root: int, length: int, target: Sampler) -> list[int]:  # noqa: ARG002
+        at = len(self._session.timeline) - self._start  # the root is ids[at]
+        assert self._ids[at] == root
+        drafts = self._ids[at + 1 : at + 1 + length]
+        if self._wrong is not None and self._wrong < len(drafts):
+            drafts[self._wrong] = (drafts[self._wrong] + 1) % 49152
+        return drafts
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2, 3, 4, 5, 6, 7, None])
+def test_scripted_drafts_cut_at_every_place(session: Session, passage: str, wrong: int | None) -> None:
+    """G10: all rejected, all accepted, and a cut after each place in between."""
+    prompt = prompt_of(session, passage, 600)
+    plain = answer(session, request(prompt, tokens=40))
+    script = Script(plain.ids, session, len(prompt), wrong)
+    drafted = answer(session, request(prompt, mode="s2-exact", length=8, tokens=40), script)
+    check_same(plain, drafted)
+    if wrong is None:
+        assert drafted.timings.draft_n_accepted == drafted.timings.draft_n
+    elif wrong == 0:
+        assert (
+            drafted.timings.draft_n_accepted <= 1
+        )  # a block of one draft at the very end has no room to err
+
+
+@pytest.mark.parametrize("tokens", range(1, 10))
+def test_max_tokens_cuts_inside_a_block(session: Session, passage: str, tokens: int) -> None:
+    prompt = prompt_of(session, passage, 300)
+    plain = answer(session, request(prompt, tokens=tokens))
+    script = Script(answer(session, request(prompt, tokens=20)).ids, session, len(prompt), None)
+    drafted = answer(session, request(prompt, mode="s2-exact", length=8, tokens=tokens), script)
+    check_same(plain, drafted)
+    assert len(drafted.ids) == drafted.timings.predicted_n == tokens
+
+
+def test_stop_string_cuts_inside_a_block(session: Session, passage: str) -> None:
+    prompt = prompt_of(session, passage, 300)
+    whole = answer(session, request(prompt, tokens=48))
+    stop = whole.text[len(whole.text) // 2 :][:5]
+    plain = answer(session, request(prompt, tokens=48, stop=(stop,)))
+    script = Script(whole.ids, session, len(prompt), None)
+    drafted = answer(session, request(prompt, mode="s2-exact", length=16, tokens=48, stop=(stop,)), script)
+    assert plain.reason == "stop_string"
+    assert stop not in plain.text
+    assert whole.text.startswith(plain.text)
+    check_same(plain, drafted)
+
+
+def test_end_of_sequence_cuts_inside_a_block(session: Session) -> None:
+    from engine.chat import Message
+
+    prompt = session.tokenize_chat([Message("user", "What is the capital of France? One word.")])
+    plain = answer(session, request(prompt, tokens=200))
+    assert plain.reason == "eos"
+    script = Script((*plain.ids, session.vocab.eos, *plain.ids), session, len(prompt), None)
+    drafted = answer(session, request(prompt, mode="s2-exact", length=16, tokens=200), script)
+    check_same(plain, drafted)
+
+
+@pytest.mark.parametrize("left", [1, 2, 3, 5, 9])
+def test_the_context_ends_inside_a_block(loader: Loader, passage: str, left: int) -> None:
+    session = loader.get(threads=2, n_ctx=512)
+    prompt = prompt_of(session, passage, session.n_ctx - left)
+    unlimited = request(prompt, tokens=10_000, mode="s2-exact", length=16)
+    plain = answer(session, request(prompt, tokens=10_000))
+    drafted = answer(session, unlimited)
+    assert plain.reason in ("context", "eos")
+    check_same(plain, drafted)
+
+
+def test_threads_may_change_in_the_middle(session: Session, passage: str) -> None:
+    """The engine gives threads up when the machine is crowded; that must not show in the text."""
+    prompt = prompt_of(session, passage, 600)
+    steady = answer(session, request(prompt, temperature=0.8))
+    try:
+        for narrow, wide in ((2, 1), (1, 2), (4, 3)):
+            session.rewind(0)
+            llama().llama_set_n_threads(session.context, narrow, wide)
+            moved = answer(session, request(prompt, mode="s2-exact", temperature=0.8))
+            check_same(steady, moved)
+    finally:
+        llama().llama_set_n_threads(session.context, 2, 2)
+
+
+def test_the_gate_can_fail(session: Session, passage: str) -> None:
+    """With the stock kernels a row's bits depend on its neighbours, and this very comparison sees it."""
+    prompt = prompt_of(session, passage, 600)
+    session.rewind(0)
+    for at in range(0, len(prompt), session.plan.n_ubatch):
+        session.extend(prompt[at : at + session.plan.n_ubatch], all_logits=False)
+    rows = prompt[:4]
+
+    def together_and_alone() -> tuple[bytes, bytes]:
+        session.extend(rows, all_logits=True)
+        together = cache_bytes(session)
+        session.rewind(len(prompt))
+        for row in rows:
+            session.extend((row,), all_logits=True)
+        alone = cache_bytes(session)
+        session.rewind(len(prompt))
+        return together, alone
+
+    together, alone = together_and_alone()
+    assert together == alone
+    session.hooks.set_rows_exact(0)
+    try:
+        together, alone = together_and_alone()
+    finally:
+        session.hooks.set_rows_exact(ROWS_EXACT)
+    assert together != alone
