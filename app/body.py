@@ -38,7 +38,9 @@ class Body:
         self._code_end = 0
 
     def append(self, chunk: str) -> None:
-        self._growing = True
+        if not self._growing:
+            self._growing = True
+            self._forget()
         self.text += self._cleaner.feed(chunk).expandtabs(4)
 
     def close(self) -> None:

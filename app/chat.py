@@ -70,9 +70,14 @@ class ChatApp(App[None]):
         super().__init__()
         self._paths = paths
         self._options = options
+        # Kept, because a query only looks at the screen on top, which may be the help.
+        self.transcript = Transcript(WELCOME)
+        self.status = StatusLine()
+        self.prompt = Prompt()
         self._library = Library(paths, self._notice)
         self._board = Board()
         self._mode = options.mode  # "" leaves it to the engine
+        self._early_notices: list[str] = []
         self._known_notices: set[str] = set()
         self._is_answering = False
         self._restored = asyncio.Event()
@@ -81,17 +86,7 @@ class ChatApp(App[None]):
         self._farewell: Callable[[History], None] | None = None
 
     def compose(self) -> ComposeResult:
-        yield Transcript(WELCOME)
-        yield StatusLine()
-        yield Prompt()
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
-
-    @property
-    def prompt(self) -> Prompt:
-        return self.query_one(Prompt)
+        yield from (self.transcript, self.status, self.prompt)
 
     # Life
 
@@ -108,6 +103,8 @@ class ChatApp(App[None]):
         self._mode = self._mode or await self._library.mode()
         self._show_chat(draft)
         self._restored.set()
+        for text in self._early_notices:
+            self._notice(text)
 
     def _show_chat(self, draft: str) -> None:
         self.transcript.load(self._library.open.views)
@@ -143,7 +140,6 @@ class ChatApp(App[None]):
 
     def engine_state(self, snapshot: Snapshot) -> None:
         self._board.snapshot = snapshot
-        self._board.set_mode(self._mode)
         for text in (*snapshot.notices, *([snapshot.error] if snapshot.error else [])):
             if text not in self._known_notices:
                 self._known_notices.add(text)
@@ -224,10 +220,11 @@ class ChatApp(App[None]):
             self.prompt.text = prompt
 
     def _refresh_status(self) -> str:
+        self._board.set_mode(self._mode)
         last = self._library.open.last_answer
         status = self._board.status(self._asker.answer, self._asker.stopping, last.timings if last else None)
         self._status_at = time.monotonic()
-        self.query_one(StatusLine).show(status)
+        self.status.show(status)
         return status.words
 
     # Keys
@@ -330,7 +327,9 @@ class ChatApp(App[None]):
 
     def _notice(self, text: str) -> None:
         """Stays in the transcript, because it may be read much later."""
-        if self.is_running:
+        if not self._restored.is_set():
+            self._early_notices.append(text)  # the chat that is about to be shown would hide it
+        elif self.is_running:
             self.transcript.add(Message("notice", text))
 
 

@@ -103,7 +103,8 @@ class EngineLink:
         try:
             await client.load(self._load.model, n_ctx=self._load.n_ctx, n_threads=self._load.n_threads)
         except Busy as error:
-            self._listener.engine_problem(error)
+            hint = "this chat goes on with the model that is loaded"
+            self._listener.engine_problem(Busy(error.message, hint=hint))
 
     async def _after(self, crash: Crash) -> None:
         if crash.death.expected:

@@ -186,13 +186,13 @@ class Transcript(ScrollView, can_focus=False):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         # The base class runs its box model over every line of every frame; there is no box here.
-        top = self.scroll_offset.y
-        strips = [self._drawn(top + y) for y in range(crop.y, crop.bottom)]
+        strips = [self.render_line(y) for y in range(crop.y, crop.bottom)]
         if crop.x == 0 and crop.width >= self.size.width:
             return strips
         return [strip.crop(crop.x, crop.right) for strip in strips]
 
-    def _drawn(self, number: int) -> Strip:
+    def render_line(self, y: int) -> Strip:
+        number = self.scroll_offset.y + y
         strip = self._ready.get(number)
         if strip is None:
             strip = self._ready[number] = self._draw(number)

@@ -1,0 +1,82 @@
+"""Waiting for conditions, homes of their own, and what a chat shows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from app.chat import ChatApp
+from app.flags import DEFAULT_MODEL
+from app.options import ChatOptions, Load
+from engine.paths import Paths
+
+SECONDS = 60.0
+
+
+def until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
+    """Waits until `condition` holds; a test fails when it never does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.02)
+
+
+async def soon(condition: Callable[[], object], seconds: float = SECONDS) -> None:
+    """`until` for tests that share their event loop with the interface."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        await asyncio.sleep(0.02)
+
+
+def paths_in(home: Path) -> Paths:
+    """The paths a program has whose S2CHAT_HOME is `home`."""
+    return Paths(runtime=home / "run", state=home / "state", data=home / "data")
+
+
+def engine_pid(paths: Paths) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int(paths.lock.read_text())
+    return None
+
+
+def end_engine(paths: Paths) -> None:
+    pid = engine_pid(paths)
+    if pid is not None and pid != os.getpid():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def chat(
+    paths: Paths, *, mode: str = "ar", model: Path = DEFAULT_MODEL, n_ctx: int | None = None, **request: Any
+) -> ChatApp:
+    """A chat with the model that ships; likeliest tokens and short answers unless told otherwise."""
+    fields = {"temperature": 0, "max_tokens": 24, **request}
+    return ChatApp(paths, ChatOptions(Load(model, n_ctx=n_ctx), mode=mode, request=fields))
+
+
+def shown(app: ChatApp) -> str:
+    """The transcript's text, line by line."""
+    lines = ("".join(segment.text for segment in line).rstrip() for line in app.transcript._lines)
+    return "\n".join(lines)
+
+
+def status(app: ChatApp) -> str:
+    return app.status.text
+
+
+def hints(app: ChatApp) -> list[str]:
+    return [notification.message for notification in app._notifications]
+
+
+def rows(paths: Paths, query: str) -> list[Any]:
+    """What another process finds in the history."""
+    with contextlib.closing(sqlite3.connect(paths.history)) as database:
+        return database.execute(query).fetchall()

@@ -1,0 +1,170 @@
+"""The program in a real terminal: how it leaves one, and what it does when the terminal leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support import engine_pid, paths_in, rows, until
+
+from app import exits
+from app.terminal import HANGUP_EXIT
+
+# Makes the pseudo terminal the session's own, as a shell in a window has it, then becomes s2chat.
+_START = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[1] == "ignore" else signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", "app.cli", *sys.argv[2:]])
+"""
+
+
+class Terminal:
+    """`s2chat` on a pseudo terminal of 80×24 cells; `seen` is all it wrote."""
+
+    def __init__(self, home: Path, *words: str, hangup: str = "default") -> None:
+        self.home = home
+        self.seen = b""
+        self._leader, follower = pty.openpty()
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.modes = termios.tcgetattr(follower)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _START, hangup, *words],
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            start_new_session=True,
+            env={**os.environ, "S2CHAT_HOME": str(home), "TERM": "xterm-256color"},
+        )
+        self._follower: int | None = follower
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while piece := os.read(self._leader, 65536):
+                self.seen += piece
+
+    def type(self, text: str) -> None:
+        os.write(self._leader, text.encode())
+
+    def close(self) -> None:
+        """What closing the window does."""
+        if self._follower is not None:
+            os.close(self._follower)
+            self._follower = None
+            os.close(self._leader)
+
+    def current_modes(self) -> list[object]:
+        assert self._follower is not None
+        return termios.tcgetattr(self._follower)
+
+    def wait(self) -> int:
+        """The exit code, the signal's number below zero."""
+        return self.process.wait(60)
+
+    def end(self) -> None:
+        self.close()
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def terminal(home: Path) -> Iterator[Terminal]:
+    opened = Terminal(home, "-n", "100000", "--temp", "0.9")
+    yield opened
+    opened.end()
+
+
+def is_gone(pid: int | None) -> bool:
+    if pid is None:
+        return True
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def answering(home: Path) -> bool:
+    with contextlib.suppress(Exception):
+        found = rows(paths_in(home), "SELECT length(content) FROM messages WHERE status = 'streaming'")
+        return bool(found) and found[0][0] > 0
+    return False
+
+
+def ask(terminal: Terminal) -> None:
+    until(lambda: b"ready" in terminal.seen)
+    terminal.type("Tell me a long story.\r")
+    until(lambda: answering(terminal.home))
+
+
+def test_quitting_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
+    until(lambda: b"ready" in terminal.seen)
+    assert terminal.current_modes() != terminal.modes
+    terminal.type("\x11")
+    assert terminal.wait() == exits.OK
+    assert terminal.current_modes() == terminal.modes
+    for sequence in (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?2004l", b"\x1b[?1003l"):
+        assert sequence in terminal.seen
+    until(lambda: is_gone(engine_pid(paths_in(terminal.home))))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_the_middle_is_an_orderly_end(terminal: Terminal, number: signal.Signals) -> None:
+    ask(terminal)
+    terminal.process.send_signal(number)
+    assert terminal.wait() == exits.OK
+    assert terminal.current_modes() == terminal.modes
+    ((status, content),) = rows(
+        paths_in(terminal.home), "SELECT status, content FROM messages WHERE role = 'assistant'"
+    )
+    assert status == "stopped"
+    assert content
+    until(lambda: is_gone(engine_pid(paths_in(terminal.home))))
+
+
+@pytest.mark.parametrize("hangup", ["default", "ignore"])
+def test_a_window_that_closes_ends_it_with_the_text_saved(home: Path, hangup: str) -> None:
+    opened = Terminal(home, "-n", "100000", "--temp", "0.9", hangup=hangup)
+    ask(opened)
+    opened.type("unsent")
+    until(lambda: rows(paths_in(home), "SELECT draft FROM conversations") == [("unsent",)])
+    opened.close()
+    assert opened.wait() == HANGUP_EXIT
+    ((status, content),) = rows(
+        paths_in(home), "SELECT status, content FROM messages WHERE role = 'assistant'"
+    )
+    assert status == "interrupted"
+    assert content
+    assert rows(paths_in(home), "SELECT draft, owner FROM conversations") == [("unsent", None)]
+    until(lambda: is_gone(engine_pid(paths_in(home))))
+
+
+def test_a_killed_chat_keeps_its_text_and_its_engine_leaves(terminal: Terminal) -> None:
+    ask(terminal)
+    terminal.process.kill()
+    assert terminal.wait() == -signal.SIGKILL
+    until(lambda: is_gone(engine_pid(paths_in(terminal.home))))
+    ((question,),) = rows(paths_in(terminal.home), "SELECT content FROM messages WHERE role = 'user'")
+    assert question == "Tell me a long story."
+    assert answering(terminal.home)  # as its next reader will find it; it becomes "interrupted" then
+
+
+def test_the_prompt_is_there_before_the_engine(home: Path) -> None:
+    opened = Terminal(home)
+    until(lambda: b"Enter sends" in opened.seen)
+    assert b"ready" not in opened.seen
+    opened.type("\x11")
+    assert opened.wait() == exits.OK
+    opened.end()

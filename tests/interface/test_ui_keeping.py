@@ -1,0 +1,152 @@
+"""What is kept from one start to the next, and between two windows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support import chat, hints, rows, shown, soon, status
+from test_ui_chat import LONG, answered, ask, is_ready
+
+from app.history import History
+from app.picker import PickerScreen
+from engine.paths import Paths
+
+
+def stored(paths: Paths, *turns: tuple[str, str]) -> int:
+    """A chat that was held before."""
+    history = History(paths.history)
+    number = history.create()
+    for question, answer in turns:
+        _, message = history.begin_turn(number, question, "ar")
+        history.finish(message, answer, "done", {})
+    history.close()
+    return number
+
+
+async def test_the_last_chat_and_the_unsent_prompt_come_back(ready: Paths) -> None:
+    app = chat(ready)
+    async with app.run_test() as pilot:
+        await soon(is_ready(app))
+        await ask(app, "Name a colour.")
+        text = await answered(app)
+        app.prompt.text = "half a [thought]\nmore"
+        await pilot.press("ctrl+q")
+    app.close()
+    again = chat(ready)
+    async with again.run_test():
+        await soon(lambda: "Name a colour." in shown(again))
+        assert again._library.open.entries[-1].text == text
+        await soon(lambda: again.prompt.text == "half a [thought]\nmore")
+    again.close()
+
+
+async def test_the_prompt_is_saved_while_it_is_typed(ready: Paths) -> None:
+    app = chat(ready)
+    async with app.run_test() as pilot:
+        await soon(is_ready(app))
+        await pilot.press("h", "i")
+        await soon(lambda: rows(ready, "SELECT draft FROM conversations") == [("hi",)])
+    app.close()
+
+
+async def test_quitting_in_the_middle_keeps_the_text(ready: Paths) -> None:
+    app = chat(ready, **LONG)
+    async with app.run_test() as pilot:
+        await soon(is_ready(app))
+        await ask(app, "Tell me a long story.")
+        await soon(lambda: app._asker.has_text)
+        await pilot.press("ctrl+q")
+    app.close()
+    ((status_word, content),) = rows(ready, "SELECT status, content FROM messages WHERE role = 'assistant'")
+    assert status_word == "stopped"
+    assert content
+
+
+async def test_an_interrupted_answer_is_shown_as_one(paths: Paths) -> None:
+    history = History(paths.history)
+    number = history.create()
+    _, message = history.begin_turn(number, "question", "ar")
+    history.save_partial(message, "half an ans")
+    history._db.execute("UPDATE messages SET owner = '1:1:gone' WHERE owner IS NOT NULL")
+    history._db.execute("UPDATE conversations SET owner = '1:1:gone'")
+    history._db.close()
+    app = chat(paths)
+    async with app.run_test(size=(120, 30)):
+        await soon(lambda: "half an ans" in shown(app))
+        assert "▲ interrupted" in shown(app)
+    app.close()
+
+
+async def test_a_second_window_gets_a_chat_of_its_own(ready: Paths) -> None:
+    stored(ready, ("old question", "old answer"))
+    elsewhere = History(ready.history)
+    other = elsewhere.conversations()[0].id
+    elsewhere._db.execute("UPDATE conversations SET owner = ?", (f"{_living_process()}",))
+    app = chat(ready)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await soon(is_ready(app))
+        assert "old question" not in shown(app)
+        await ask(app, "Name a colour.")
+        await answered(app)
+        await pilot.press("ctrl+o")
+        await soon(lambda: isinstance(app.screen, PickerScreen))
+        await pilot.press("enter")
+        assert isinstance(app.screen, PickerScreen)  # the only other chat cannot be opened
+        await pilot.press("escape")
+    app.close()
+    assert rows(ready, f"SELECT count(*) FROM messages WHERE conversation = {other}") == [(2,)]
+    elsewhere.close()
+
+
+def _living_process() -> str:
+    """The owner's name of process 1, which runs as long as this machine does."""
+    fields = Path("/proc/1/stat").read_text().rpartition(")")[2].split()
+    return f"1:{fields[19]}:{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+
+
+async def test_new_and_open(ready: Paths) -> None:
+    stored(ready, ("first [/b] question", "first answer"))
+    app = chat(ready)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await soon(lambda: "first answer" in shown(app))
+        await soon(is_ready(app))
+        app.prompt.text = "moves along"
+        await pilot.press("ctrl+n")
+        await soon(lambda: "first answer" not in shown(app))
+        assert app.prompt.text == "moves along"
+        await ask(app, "Name a colour.")
+        await answered(app)
+        await pilot.press("ctrl+o")
+        await soon(lambda: isinstance(app.screen, PickerScreen))
+        await pilot.press("enter")
+        await soon(lambda: "first answer" in shown(app))
+        assert "Name a colour." not in shown(app)
+    app.close()
+
+
+async def test_a_history_that_cannot_be_written_is_a_notice(ready: Paths) -> None:
+    ready.data.mkdir()
+    (ready.data / "history.sqlite3").mkdir()
+    app = chat(ready)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await soon(lambda: "this chat will not be saved" in shown(app))
+        await soon(is_ready(app))
+        await ask(app, "Name a colour.")
+        assert await answered(app)
+        await pilot.press("ctrl+t")
+        await soon(lambda: "s2-exact" in status(app))
+    app.close()
+
+
+async def test_copying_goes_to_a_file_as_well(ready: Paths) -> None:
+    stored(ready, ("question", "answer with [markup] 猫"))
+    app = chat(ready)
+    async with app.run_test() as pilot:
+        await soon(lambda: "answer with" in shown(app))
+        await pilot.press("ctrl+y")
+        file = ready.state / "last-answer.md"
+        await soon(lambda: any(str(file) in hint for hint in hints(app)))
+        assert file.read_text() == "answer with [markup] 猫"
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert app.clipboard == "answer with [markup] 猫"
+    app.close()
