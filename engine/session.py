@@ -29,6 +29,8 @@ class Session:
         self._model, self._context = model, context
         self._memory = self._llama.llama_get_memory(context)
         self._batch = self._llama.llama_batch_init(plan.n_ubatch, 0, 1)
+        # Each look at a pointer field of a ctypes struct makes a new object; these are looked at per token.
+        self._tokens, self._positions, self._outputs = self._batch.token, self._batch.pos, self._batch.logits
         for i in range(plan.n_ubatch):
             self._batch.n_seq_id[i] = 1
             self._batch.seq_id[i][0] = 0
@@ -105,14 +107,14 @@ class Session:
         Raises Cancelled when the flag given to `hooks.stop_on` was set, NativeError on failure; the cells of
         a failed pass are gone.
         """
-        batch, last = self._batch, len(tokens) - 1
-        batch.n_tokens = len(tokens)
+        last = len(tokens) - 1
+        self._batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
-            batch.token[i] = token
-            batch.pos[i] = start + i
-            batch.logits[i] = all_logits or i == last
+            self._tokens[i] = token
+            self._positions[i] = start + i
+            self._outputs[i] = all_logits or i == last
         self._governor.before_pass()
-        status = self._llama.llama_decode(self._context, batch)
+        status = self._llama.llama_decode(self._context, self._batch)
         if self._governor.after_pass():
             self._llama.llama_set_n_threads(self._context, self._governor.threads, self._governor.threads)
         if status == 0:

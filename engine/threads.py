@@ -55,8 +55,7 @@ class ThreadGovernor:
         self.threads = limit
 
     def before_pass(self) -> None:
-        now = self._clock_ns()
-        if self._watching and now - self._last_pass > IDLE_NS:
+        if self._watching and (now := self._clock_ns()) - self._last_pass > IDLE_NS:
             self._open_window(now)
 
     def after_pass(self) -> bool:

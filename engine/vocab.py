@@ -17,6 +17,7 @@ class Vocab:
         self._llama = llama()
         self._vocab = self._llama.llama_model_get_vocab(model)
         self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
         self._buffer = ctypes.create_string_buffer(_PIECE_BYTES)
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -44,7 +45,10 @@ class Vocab:
 
     def is_end(self, token: int) -> bool:
         """Whether the model ends its turn with `token`."""
-        return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
+        end = self._ends.get(token)
+        if end is None:
+            end = self._ends[token] = bool(self._llama.llama_vocab_is_eog(self._vocab, token))
+        return end
 
     def ends(self) -> list[int]:
         """Every token the model may end its turn with."""

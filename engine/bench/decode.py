@@ -1,0 +1,75 @@
+"""`bench decode`: prefill and decode speed of stock llama.cpp and of our modes, alternating."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from statistics import median
+
+from engine.bench.report import machine, ratio, show
+from engine.bench.row import Figures, Row
+from engine.device import detect
+from engine.errors import BadRequest, NativeError
+from engine.request import MODES
+
+_BUILDER = Path(__file__).parents[2] / "packaging" / "native.py"
+
+
+def run(args: Namespace) -> None:
+    """Alternates the rows `args.rounds` times and prints medians and ratios to the first row."""
+    names = args.rows.split(",")
+    unknown = [name for name in names if name != "stock" and name not in MODES]
+    if unknown:
+        raise BadRequest(f"no row {unknown[0]!r}", hint="rows are stock, " + ", ".join(MODES))
+    args.threads = args.threads or detect().cores
+    rows = [Row(name, args, args.prompt, stock_library() if name == "stock" else None) for name in names]
+    try:
+        for row in rows:
+            row.run()  # pages, caches and clocks warm up
+        rounds = [[row.run() for row in rows] for _ in range(args.rounds)]
+    finally:
+        for row in rows:
+            row.close()
+    columns = [list(column) for column in zip(*rounds, strict=True)]
+    table = [
+        _line(args, name, column, columns[0], names[0]) for name, column in zip(names, columns, strict=True)
+    ]
+    foot = f"{args.model.name}, {args.prompt} + {args.predict} tokens, {args.threads} threads, "
+    show(table, as_json=args.json, foot=foot + f"median of {args.rounds} alternations; {machine()}")
+
+
+def _line(
+    args: Namespace, name: str, mine: list[Figures], first: list[Figures], first_name: str
+) -> dict[str, object]:
+    def values(figures: list[Figures], key: str) -> list[float]:
+        return [float(figure[key]) for figure in figures]
+
+    line: dict[str, object] = {
+        "bench": "decode",
+        "row": name,
+        "mode": "ar" if name == "stock" else name,
+        "model": args.model.name,
+        "tokens": args.predict,
+        "tok_s": median(values(mine, "tok_s")),
+        "ratio": ratio(values(mine, "tok_s"), values(first, "tok_s")),
+        "prefill_tok_s": median(values(mine, "prefill_tok_s")),
+        "prefill_ratio": ratio(values(mine, "prefill_tok_s"), values(first, "prefill_tok_s")),
+        "ratio_to": first_name,
+        "acceptance": mine[0].get("acceptance"),
+        "tokens_per_pass": mine[0].get("tokens_per_pass"),
+        "same_text": mine[0]["ids"] == first[0]["ids"],
+    }
+    return line
+
+
+def stock_library() -> Path:
+    """The folder with stock llama.cpp's libraries, built from the pinned source if it has to be."""
+    if not _BUILDER.is_file():
+        raise NativeError("stock llama.cpp is built from a checkout only", hint="leave 'stock' out of --rows")
+    print("stock llama.cpp: built once, then cached", file=sys.stderr, flush=True)
+    result = subprocess.run([sys.executable, str(_BUILDER), "--stock"], stdout=subprocess.PIPE, text=True)
+    if result.returncode != 0:
+        raise NativeError("stock llama.cpp could not be built", hint="see the lines above")
+    return Path(result.stdout.strip().splitlines()[-1])
