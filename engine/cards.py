@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from engine.state import EngineState
 
 _CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load"]
-_MODES = [dataclasses.asdict(mode) for mode in MODES.values()]
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -43,7 +42,7 @@ def snapshot(state: EngineState) -> dict[str, Any]:
         "model": None if loaded is None else _model_card(loaded),
         "plan": None if loaded is None else _plan_card(loaded.plan),
         "settings": settings(state),
-        "modes": _MODES,
+        "modes": _mode_cards(state),
         "notices": [] if loaded is None else list(loaded.notices),
         "running": running,
         "queued": len(state.jobs) - running,
@@ -78,6 +77,12 @@ def rss_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def _mode_cards(state: EngineState) -> list[dict[str, Any]]:
+    """The modes, and which of them write plain decode's text on this backend."""
+    exact = state.loaded is None or state.loaded.exact
+    return [{**dataclasses.asdict(mode), "exact": mode.exact and exact} for mode in MODES.values()]
 
 
 def _model_card(loaded: Loaded) -> dict[str, Any]:

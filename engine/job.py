@@ -121,12 +121,16 @@ class LoadJob:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The model that is loaded, and how. `n_ctx` is what the native context really has."""
+    """The model that is loaded, and how. `n_ctx` is what the native context really has.
+
+    `exact`: on this backend the exact modes keep their promise.
+    """
 
     load: Load
     info: ModelInfo
     plan: Plan
     n_ctx: int
+    exact: bool
     notices: tuple[str, ...]
 
 

@@ -43,6 +43,10 @@ class Session:
         self.n_ctx = int(self._llama.llama_n_ctx_seq(context))
         self.notices: list[str] = list(plan.notices)
         self.can_draft = self._check_can_draft()
+        # GPU kernels are chosen by the number of rows, so a verify pass may round unlike plain decode.
+        self.exact = not self._llama.llama_supports_gpu_offload()
+        if not self.exact:
+            self.notices.append("on a GPU the exact modes are ≈: kernels differ by width, the text may too")
         self._template = self._chat_template()
         self._replies: OrderedDict[str, tuple[int, ...]] = OrderedDict()
 
@@ -61,13 +65,7 @@ class Session:
         """
         info = read_model_info(path)
         bindings = llama()
-        log.clear()
-        model = _load_model(bindings, info, plan, on_progress, cancel)
-        try:
-            context = _make_context(bindings, model, info, plan)
-        except BaseException:
-            bindings.llama_model_free(model)
-            raise
+        model, context = _open(bindings, info, plan, on_progress, cancel)
         return cls(info, plan, model, context)
 
     # --- prompts
@@ -171,6 +169,23 @@ class Session:
         except BadRequest as error:
             self.notices.append(f"{error.message}: ChatML is used, answers may ramble")
             return ChatTemplate(CHATML, self.vocab)
+
+
+def _open(
+    bindings: Any,
+    info: ModelInfo,
+    plan: Plan,
+    on_progress: Callable[[float], None] | None,
+    cancel: CancelFlag | None,
+) -> tuple[Any, Any]:
+    """The llama model and its context."""
+    log.clear()
+    model = _load_model(bindings, info, plan, on_progress, cancel)
+    try:
+        return model, _make_context(bindings, model, info, plan)
+    except BaseException:
+        bindings.llama_model_free(model)
+        raise
 
 
 def _load_model(

@@ -82,7 +82,8 @@ class Worker(threading.Thread):
         flag = job.cancel.attach(CancelFlag())
         self._session = Session.load(job.load.path, plan, on_progress=self._progress_of(job), cancel=flag)
         session = self._session
-        loaded = Loaded(job.load, session.info, session.plan, session.n_ctx, tuple(session.notices))
+        notices = tuple(session.notices)
+        loaded = Loaded(job.load, session.info, session.plan, session.n_ctx, session.exact, notices)
         self._tell(self._state.load_done, job, loaded)
 
     def _progress_of(self, job: LoadJob) -> Callable[[float], None]:

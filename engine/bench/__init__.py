@@ -15,9 +15,9 @@ def main(argv: Sequence[str]) -> int:
     """Runs `s2chat bench ARGV`; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    from engine.bench import decode, overhead
+    from engine.bench import decode, overhead, stream
 
-    run = {"decode": decode.run, "overhead": overhead.run}[args.bench]
+    run = {"decode": decode.run, "overhead": overhead.run, "stream": stream.run}[args.bench]
     try:
         run(args)
     except S2Error as error:

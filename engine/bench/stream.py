@@ -1,0 +1,157 @@
+"""`bench stream`: what the engine process and the user interface cost, against the loop alone.
+
+Three rows answer the same prompt in turn: `loop` in this process, `engine` through the socket to a client
+that throws the text away, and `ui` in the real interface on a pseudo-terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+from argparse import Namespace
+from contextlib import aclosing
+from pathlib import Path
+from statistics import median
+
+from engine.bench.report import machine, ratio, show
+from engine.chat import Message
+from engine.client import EngineClient
+from engine.device import detect
+from engine.events import Done
+from engine.launcher import ensure_engine
+from engine.loop import generate
+from engine.model import read_model_info
+from engine.native import CancelFlag
+from engine.paths import Paths
+from engine.plan import Wishes, make_plan
+from engine.request import Request, Sampling, Speculation
+from engine.session import Session
+
+_PROMPT = "Write a long story about an old clockmaker in a harbour town, with many chapters."
+_WAIT_S = 180.0
+
+
+def run(args: Namespace) -> None:
+    """Alternates the three rows `args.rounds` times and prints medians and ratios to `loop`."""
+    with tempfile.TemporaryDirectory(prefix="s2chat-bench-") as home:
+        figures = asyncio.run(_alternate(args, Path(home)))
+    rows = [
+        {
+            "bench": "stream",
+            "row": name,
+            "mode": "ar",
+            "model": args.model.name,
+            "tokens": args.predict,
+            "tok_s": median(values),
+            "ratio": ratio(values, figures["loop"]),
+            "ratio_to": "loop",
+        }
+        for name, values in figures.items()
+    ]
+    foot = f"{args.model.name}, median of {args.rounds} alternations; {machine()}"
+    show(rows, as_json=args.json, foot=foot)
+
+
+async def _alternate(args: Namespace, home: Path) -> dict[str, list[float]]:
+    figures: dict[str, list[float]] = {"loop": [], "engine": [], "ui": []}
+    paths = Paths(runtime=home / "run", state=home / "state", data=home / "data")
+    plan = make_plan(detect(), read_model_info(args.model), Wishes(n_threads=args.threads))
+    with Session.load(args.model, plan) as session:
+        handle = await asyncio.to_thread(ensure_engine, paths)
+        async with EngineClient(handle.socket) as client, aclosing(client.telemetry()) as snapshots:
+            await client.load(args.model, n_threads=args.threads)
+            async for snapshot in snapshots:
+                if snapshot.state == "ready":
+                    break
+            for warm in (True, *[False] * args.rounds):
+                speeds = {
+                    "loop": await asyncio.to_thread(_loop, session, args.predict),
+                    "engine": await _engine(client, args.predict),
+                    "ui": await _ui(client, args, home),
+                }
+                for name, speed in speeds.items():
+                    if not warm:
+                        figures[name].append(speed)
+            await client.shutdown()
+    return figures
+
+
+def _loop(session: Session, tokens: int) -> float:
+    session.rewind(0)
+    prompt = session.tokenize_chat([Message("user", _PROMPT)])
+    request = Request(prompt, Sampling(temperature=0.0), Speculation("ar"), max_tokens=tokens)
+    for event in generate(session, request, CancelFlag()):
+        if isinstance(event, Done):
+            return event.timings.predicted_per_second
+    raise AssertionError("an answer always ends")
+
+
+async def _engine(client: EngineClient, tokens: int) -> float:
+    options = {"temperature": 0.0, "max_tokens": tokens, "mode": "ar", "timings_per_token": True}
+    speed = 0.0
+    async for chunk in client.chat([{"role": "user", "content": _PROMPT}], options=options):
+        if chunk.timings is not None:
+            speed = chunk.timings.predicted_per_second
+    return speed
+
+
+async def _ui(client: EngineClient, args: Namespace, home: Path) -> float:
+    """Opens the interface, types the prompt, and reads the speed from telemetry once the answer ended."""
+    async with aclosing(client.telemetry()) as snapshots:
+        before = (await anext(snapshots)).clients
+        with _Interface(args, home) as interface:
+            typed = started = False
+            while True:
+                snapshot = await asyncio.wait_for(anext(snapshots), _WAIT_S)
+                if not typed and snapshot.clients > before:
+                    await asyncio.sleep(1.5)  # the screen is drawn and the last chat is open
+                    interface.type("\x0e" + _PROMPT + "\r")  # Ctrl+N: a new chat
+                    typed = True
+                started = started or (typed and snapshot.running > 0)
+                if started and not snapshot.running and snapshot.timings is not None:
+                    return snapshot.timings.predicted_per_second
+
+
+class _Interface:
+    """`s2chat` on a pseudo-terminal of 100 columns and 30 lines whose output is thrown away."""
+
+    def __init__(self, args: Namespace, home: Path) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        command = [str(Path(sys.executable).with_name("s2chat")), "-m", str(args.model.absolute())]
+        command += ["--temp", "0", "-n", str(args.predict), "--mode", "ar"]
+        command += ["-t", str(args.threads)] if args.threads else []
+        environment = {**os.environ, "S2CHAT_HOME": str(home), "TERM": "xterm-256color"}
+        self._process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        os.close(slave)
+        self._drain = threading.Thread(target=self._read, daemon=True)
+        self._drain.start()
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def __enter__(self) -> _Interface:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+        os.close(self._master)
+        self._drain.join()
+
+    def _read(self) -> None:
+        try:
+            while os.read(self._master, 1 << 16):
+                pass
+        except OSError:
+            return  # the terminal is gone
