@@ -66,8 +66,8 @@ class Asker:
         finally:
             answer, self.answer, self._entry = self.answer, None, None
             self.stopping = False
-            entry.text = answer.text
-            entry.view.close(foot(end, answer.mode or mode, answer.timings))
+            entry.text, entry.mode = answer.text, answer.mode or mode
+            entry.view.close(foot(end, entry.mode, answer.timings))
             self._transcript.redraw(entry.view)
         await conversation.finish(entry, _STATUS_OF_END.get(end, "done"), end, answer.timings)
 

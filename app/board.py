@@ -11,7 +11,7 @@ from app.text import one_line
 
 if TYPE_CHECKING:
     from app.answer import Answer
-    from engine.events import Timings
+    from app.conversation import Entry
     from engine.messages import Snapshot
 
 
@@ -51,17 +51,20 @@ class Board:
             name = self.mode.name
         return names[(names.index(name) + 1) % len(names)] if name in names else next(iter(names), "")
 
-    def status(self, answer: Answer | None, stopping: bool, last: Timings | None) -> Status:
+    def status(self, answer: Answer | None, stopping: bool, last: Entry | None) -> Status:
         kind, words = self._state(answer, stopping)
         model = self.snapshot.model if self.snapshot else None
-        timings = (answer.timings or last) if answer else last
+        timings = answer.timings if answer else None
+        context = timings or (last.timings if last else None)
+        if answer is None and last and (not self.mode or last.mode == self.mode.name):
+            timings = last.timings  # the numbers of another mode would be taken for those of this one
         return Status(
             kind=kind,
             words=words,
             model=model_name(model.name) if model else "",
             mode=self.mode,
             timings=timings,
-            context_n=timings.context_n if timings else 0,
+            context_n=context.context_n if context else 0,
             context_size=self.context_size,
         )
 

@@ -117,7 +117,7 @@ class Body:
         if end > start:
             self._code += self._code_lines(renderer, self.text[start : end - 1], width)
             self._code_end = start = end
-        last = self.text[start:]
+        last = self.text[start:] if self.text[start:].strip("`~ ") else ""  # else maybe the fence's end
         return [*self._code, *(self._code_lines(renderer, last, width) if last else [])]
 
     def _markdown(self, renderer: MarkdownRenderer, text: str, width: int) -> list[Line]:

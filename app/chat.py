@@ -222,7 +222,7 @@ class ChatApp(App[None]):
     def _refresh_status(self) -> str:
         self._board.set_mode(self._mode)
         last = self._library.open.last_answer
-        status = self._board.status(self._asker.answer, self._asker.stopping, last.timings if last else None)
+        status = self._board.status(self._asker.answer, self._asker.stopping, last)
         self._status_at = time.monotonic()
         self.status.show(status)
         return status.words

@@ -25,6 +25,7 @@ class Entry:
     view: Message
     id: int | None = None
     timings: Timings | None = None
+    mode: str = ""
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ def _entry(stored: Stored) -> Entry:
     timings = stored_timings(stored.timings)
     if stored.role == "assistant":
         view.foot = foot(str(stored.timings.get("end", stored.status)), stored.mode or "", timings)
-    return Entry(stored.role, stored.content, stored.status, view, stored.id, timings)
+    return Entry(stored.role, stored.content, stored.status, view, stored.id, timings, stored.mode or "")
 
 
 def told(entries: Sequence[Entry], system: str = "") -> list[Mapping[str, str]]:

@@ -54,7 +54,9 @@ still code
 
 def renderer() -> MarkdownRenderer:
     style = Style.parse("white on black")
-    return MarkdownRenderer(Palette(*[style] * 10, "github-dark"))
+    return MarkdownRenderer(
+        Palette(style, style, style, style, style, style, style, style, style, style, "github-dark")
+    )
 
 
 def text_of(lines: list[Line]) -> list[str]:
@@ -102,6 +104,14 @@ def test_open_code_keeps_its_indent_and_blank_lines() -> None:
         drawn.append(piece)
         drawn.lines(painter, 40)
     assert text_of(drawn.lines(painter, 40)) == ["Look:", "", " def f():", "     return 1", "", "     x"]
+
+
+def test_the_mark_that_ends_code_is_not_shown_as_code() -> None:
+    drawn, painter = body(), renderer()
+    drawn.append("```\ncode\n``")
+    assert text_of(drawn.lines(painter, 40)) == [" code"]
+    drawn.append("`")
+    assert text_of(drawn.lines(painter, 40)) == [" code"]
 
 
 def test_a_finished_block_is_not_rendered_again() -> None:

@@ -19,7 +19,7 @@ from app import exits
 from app.flags import DEFAULT_MODEL
 from engine.client import EngineClient
 
-LONG = ("-n", "100000", "--temp", "0.9", "-s", "1")
+LONG = ("-n", "100000", "--temp", "0")  # with these prompts the likeliest answer goes on and on
 
 
 def start(home: Path, *words: str, **more: Any) -> subprocess.Popen[bytes]:

@@ -82,7 +82,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(home: Path) -> Iterator[Terminal]:
-    opened = Terminal(home, "-n", "100000", "--temp", "0.9")
+    opened = Terminal(home, "-n", "100000", "--temp", "0")
     yield opened
     opened.end()
 
@@ -136,7 +136,7 @@ def test_a_signal_in_the_middle_is_an_orderly_end(terminal: Terminal, number: si
 
 @pytest.mark.parametrize("hangup", ["default", "ignore"])
 def test_a_window_that_closes_ends_it_with_the_text_saved(home: Path, hangup: str) -> None:
-    opened = Terminal(home, "-n", "100000", "--temp", "0.9", hangup=hangup)
+    opened = Terminal(home, "-n", "100000", "--temp", "0", hangup=hangup)
     ask(opened)
     opened.type("unsent")
     until(lambda: rows(paths_in(home), "SELECT draft FROM conversations") == [("unsent",)])
