@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import warnings
 from collections.abc import Sequence
 
 from app import exits
@@ -23,6 +24,8 @@ environment:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # Without XDG_RUNTIME_DIR, as in containers, the fallback it announces is what we want.
+    warnings.filterwarnings("ignore", module="platformdirs")
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["bench"]:
         return _bench(words[1:])
