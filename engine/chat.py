@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
-import json
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from engine.dialect import environment
 from engine.errors import BadRequest
 from engine.vocab import Vocab
 
@@ -34,9 +33,11 @@ class ChatTemplate:
     def __init__(self, source: str, vocab: Vocab) -> None:
         self._vocab = vocab
         self._bos, self._eos = vocab.name(vocab.bos), vocab.name(vocab.eos)
+        self._nonce = secrets.token_hex(8)  # no one can have written it into a message
+        self._marks = re.compile(rf"{self._nonce}([BE])(\d+)Q")
         try:
-            self._template = _environment().from_string(source)
-        except jinja2.TemplateError as error:
+            self._template = environment().from_string(source)
+        except Exception as error:  # compiling a foreign template: whatever it raises, it cannot be used
             raise BadRequest(f"the model's chat template cannot be read: {error}") from error
 
     def tokenize(
@@ -45,34 +46,83 @@ class ChatTemplate:
         """The prompt that asks for the next answer.
 
         What people wrote never becomes a special token, and answers of ours (`replies`: text to the
-        ids it was generated as) keep their ids, so that their KV cells can be used again.
+        ids it was generated as) keep their ids, so that their KV cells can be used again. All other text is
+        tokenised in one go, as in training: a message apart from its surroundings can read differently.
         Raises BadRequest with the template's reason when it refuses the conversation.
         """
         text, turns = self._render(messages)
-        tokens: list[int] = []
+        # A template that writes its own BOS must not get a second one.
+        own_bos = bool(self._bos) and text.lstrip().startswith(self._bos)
+        tokens = [self._vocab.bos] if self._vocab.adds_bos and not own_bos else []
         at = 0
-        for turn in turns:
-            start = text.find(turn.content, at) if turn.content else -1
-            if start < 0:
-                continue  # the template changed it: it is tokenised with what surrounds it
-            tokens += self._template_tokens(text[at:start], first=not tokens)
-            tokens += self._content_tokens(turn, replies)
-            at = start + len(turn.content)
-        tokens += self._template_tokens(text[at:], first=not tokens)
+        for start, end, role in self._spans(turns, text):
+            apart = self._apart(text[start:end], role, replies)
+            if apart is not None:
+                tokens += self._with_special(text[at:start], continues=at > 0)
+                tokens += apart
+                at = end
+        tokens += self._with_special(text[at:], continues=at > 0)
         return tuple(tokens)
 
-    def _template_tokens(self, text: str, *, first: bool) -> list[int]:
-        # A template that writes its own BOS must not get a second one.
-        add_special = first and not (self._bos and text.startswith(self._bos))
-        return (
-            self._vocab.tokenize(text, add_special=add_special, parse_special=True) if text or first else []
-        )
+    def _with_special(self, text: str, *, continues: bool) -> list[int]:
+        return self._vocab.tokenize(text, add_special=False, parse_special=True, continues=continues)
 
-    def _content_tokens(self, turn: Message, replies: Mapping[str, tuple[int, ...]]) -> Sequence[int]:
-        known = replies.get(turn.content) if turn.role == "assistant" else None
-        if known is not None:
-            return known
-        return self._vocab.tokenize(turn.content, add_special=False, parse_special=False)
+    def _apart(self, text: str, role: str, replies: Mapping[str, tuple[int, ...]]) -> Sequence[int] | None:
+        """The ids of a message that must not be read together with the text around it."""
+        known = replies.get(text) if role == "assistant" else None
+        return known if known is not None else self._disarmed(text)
+
+    def _disarmed(self, text: str) -> Sequence[int] | None:
+        """`text` without special tokens, if it holds what would become one."""
+        plain = self._vocab.tokenize(text, add_special=False, parse_special=False, continues=True)
+        return plain if plain != self._with_special(text, continues=True) else None
+
+    def _spans(self, turns: Sequence[Message], text: str) -> list[tuple[int, int, str]]:
+        """(start, end, role) of each message in the rendered `text`.
+
+        Searching for it would find "user" in the role's name. Marks at its ends show it, as long as the
+        template writes the same text around them. Templates that trim want them inside the white space.
+        """
+        for place in (_at_its_ends, _inside_white_space):
+            places = [place(turn.content) for turn in turns]
+            marked = [
+                Message(
+                    turn.role, f"{head}{self._nonce}B{no}Q{body}{self._nonce}E{no}Q{tail}" if body else head
+                )
+                for no, (turn, (head, body, tail)) in enumerate(zip(turns, places, strict=True))
+            ]
+            try:
+                rendered = self._apply(marked)
+            except Exception:  # the template looks into the messages and dislikes the marks
+                continue
+            if self._marks.sub("", rendered) == text:
+                spans = self._read_marks(rendered, [body for _, body, _ in places])
+                if spans is not None:
+                    return [(start, end, turns[no].role) for start, end, no in spans]
+        if any(self._disarmed(turn.content) is not None for turn in turns):
+            raise BadRequest(
+                "a message holds the name of a special token, and the model's chat template would obey it",
+                hint="write it differently",
+            )
+        return []
+
+    def _read_marks(self, rendered: str, bodies: Sequence[str]) -> list[tuple[int, int, int]] | None:
+        """(start, end, number) of each message, counted without the marks; None if one has lost its end."""
+        text, *parts = self._marks.split(rendered)
+        spans: list[tuple[int, int, int]] = []
+        start: int | None = None
+        for kind, no, follows in zip(parts[0::3], parts[1::3], parts[2::3], strict=True):
+            if kind == "E":
+                # Templates cut the thoughts off earlier answers, and the first mark with them.
+                kept = len(text) - _shared_tail(text, bodies[int(no)]) if start is None else start
+                spans.append((kept, len(text), int(no)))
+                start = None
+            elif start is None:
+                start = len(text)
+            else:
+                return None
+            text += follows
+        return spans if start is None else None
 
     def _render(self, messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
         """The rendered text and the turns in it; turns are reshaped only if the template insists."""
@@ -85,7 +135,7 @@ class ChatTemplate:
                 return self._apply(turns), turns
             except jinja2.TemplateError as error:
                 first_refusal = first_refusal or str(error)
-            except (TypeError, ValueError, KeyError, RecursionError) as error:
+            except Exception as error:  # a foreign program: whatever it raises, it refuses
                 first_refusal = first_refusal or f"{type(error).__name__}: {error}"
         raise BadRequest(f"the model's chat template refuses this conversation: {first_refusal}")
 
@@ -96,6 +146,26 @@ class ChatTemplate:
             bos_token=self._bos,
             eos_token=self._eos,
         )
+
+
+def _at_its_ends(content: str) -> tuple[str, str, str]:
+    return "", content, ""
+
+
+def _inside_white_space(content: str) -> tuple[str, str, str]:
+    body = content.strip()
+    head, _, tail = content.partition(body) if body else (content, "", "")
+    return head, body, tail
+
+
+def _shared_tail(text: str, other: str) -> int:
+    """Length of the longest end that both have."""
+    count = 0
+    for mine, theirs in zip(reversed(text), reversed(other), strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count
 
 
 def _as_it_is(messages: Sequence[Message]) -> Sequence[Message]:
@@ -128,26 +198,3 @@ def _fold_system(messages: Sequence[Message]) -> Sequence[Message]:
     if pending:
         turns.append(Message("user", "\n\n".join(pending)))
     return _merge_same_role(turns)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """The dialect of Hugging Face chat templates."""
-    env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], autoescape=False
-    )
-    env.filters["tojson"] = _to_json
-    env.globals["raise_exception"] = _refuse
-    env.globals["strftime_now"] = _strftime_now
-    return env
-
-
-def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False, **_: Any) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.datetime.now().strftime(pattern)

@@ -11,6 +11,15 @@ import psutil
 
 _NO_LIMIT = 1 << 62  # cgroup v1 writes a number near 2^63 for "none"
 
+# What the kernel's own MemAvailable counts as free: file pages, active ones included, and slabs it can drop.
+_CACHE_V2 = ("inactive_file", "active_file", "slab_reclaimable")
+_CACHE_V1 = ("total_inactive_file", "total_active_file")
+_MEMORY_FILES = (
+    ("memory.max", "memory.current", _CACHE_V2),
+    ("memory.high", "memory.current", _CACHE_V2),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", _CACHE_V1),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -46,33 +55,30 @@ def _physical_cores() -> int:
 def _quota_cores(root: Path) -> Iterator[int]:
     """Whole cores of each CPU quota above this process, cgroup v2 and v1."""
     for group in _groups(root, "cpu"):
-        quota = _words(group / "cpu.max")
-        if len(quota) == 2 and quota[0] != "max":
-            yield max(1, int(quota[0]) // max(1, int(quota[1])))
-        quota, period = _words(group / "cpu.cfs_quota_us"), _words(group / "cpu.cfs_period_us")
-        if quota and period and int(quota[0]) > 0:
-            yield max(1, int(quota[0]) // max(1, int(period[0])))
+        two = _numbers(group / "cpu.max")
+        for quota_us, period_us in (
+            (two[0], two[-1]),
+            (_numbers(group / "cpu.cfs_quota_us")[0], _numbers(group / "cpu.cfs_period_us")[0]),
+        ):
+            if quota_us and period_us and quota_us > 0 and period_us > 0:
+                yield max(1, quota_us // period_us)
 
 
 def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
     """(limit, unreclaimable use) in bytes of each memory cgroup above this process."""
     for group in _groups(root, "memory"):
-        stat = dict(line.split() for line in _lines(group / "memory.stat"))
-        for limit_name, used_name, cache_keys in (
-            ("memory.max", "memory.current", ("inactive_file", "slab_reclaimable")),
-            ("memory.high", "memory.current", ("inactive_file", "slab_reclaimable")),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file",)),
-        ):
-            limit, used = _words(group / limit_name), _words(group / used_name)
-            if limit and used and limit[0].isdigit() and int(limit[0]) < _NO_LIMIT:
-                cache = sum(int(stat.get(key, 0)) for key in cache_keys)
-                yield int(limit[0]), max(0, int(used[0]) - cache)
+        stat = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat") if " " in line)
+        for limit_name, used_name, cache_keys in _MEMORY_FILES:
+            limit, used = _numbers(group / limit_name)[0], _numbers(group / used_name)[0]
+            if limit is not None and used is not None and 0 <= limit < _NO_LIMIT:
+                cache = sum(_number(stat.get(key, "")) or 0 for key in cache_keys)
+                yield limit, max(0, used - cache)
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """Folders of this process's cgroup and all its ancestors."""
     for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         mount = root / "sys/fs/cgroup"
         if controllers:
             if controller not in controllers.split(","):
@@ -88,11 +94,19 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        return path.read_text(errors="replace").splitlines()
     except OSError:
         return []
 
 
-def _words(path: Path) -> list[str]:
+def _numbers(path: Path) -> list[int | None]:
+    """The numbers of the first line, None for a word such as "max"; [None] if there is no such line."""
     lines = _lines(path)
-    return lines[0].split() if lines else []
+    return [_number(word) for word in lines[0].split()] or [None] if lines else [None]
+
+
+def _number(word: str) -> int | None:
+    try:
+        return int(word)
+    except ValueError:
+        return None

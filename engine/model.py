@@ -1,26 +1,17 @@
-"""What a GGUF file is, read from its header.
-
-The `gguf` package reads headers too, but takes 1.8 s for a vocabulary of 49 k tokens, which it turns
-into one Python object each, and trusts the lengths a file claims. This reader skips what it does not need and
-checks every length against the file.
-"""
+"""What a model is, read from the headers of its files."""
 
 from __future__ import annotations
 
-import mmap
 import re
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelError
+from engine.header import Value, read_header
 
-Value = int | float | bool | str | tuple[int | float | bool | str, ...] | None
-
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
-_KEEP_ITEMS = 1024  # longer arrays are vocabularies; nothing here asks for them
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$")
+_MAX_LAYERS, _MAX_EXPERTS = 512, 1024  # LLAMA_MAX_LAYERS, LLAMA_MAX_EXPERTS
+_ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +39,8 @@ def read_model_info(path: Path) -> ModelInfo:
     Raises ModelError naming the file and the reason.
     """
     files = _files_of(Path(path))
-    header = _read_header(files[0])
+    headers = [read_header(file) for file in files]  # all of them: each is checked to be whole
+    header = headers[0]
     arch = header.get("general.architecture")
     if not isinstance(arch, str) or not arch:
         raise ModelError(f"{files[0]}: no architecture in its header", hint="is this a language model?")
@@ -57,7 +49,7 @@ def read_model_info(path: Path) -> ModelInfo:
             f"{files[0]}: one file of a split set", hint="keep its name NAME-00001-of-0000N.gguf"
         )
     name = header.get("general.name")
-    return ModelInfo(
+    info = ModelInfo(
         path=files[0],
         name=name if isinstance(name, str) and name.strip() else files[0].stem,
         arch=arch,
@@ -68,6 +60,33 @@ def read_model_info(path: Path) -> ModelInfo:
         n_ctx_train=_number(header, f"{arch}.context_length", 0),
         kv_bytes_per_token=_kv_bytes_per_token(header, arch),
     )
+    _check_possible(info, header)
+    return info
+
+
+def _check_possible(info: ModelInfo, header: dict[str, Value]) -> None:
+    """Refuses figures at which llama.cpp would end the process instead of refusing the file."""
+    groups = _number(header, f"{info.arch}.expert_group_count", 0)
+    groups_used = _number(header, f"{info.arch}.expert_group_used_count", 0)
+    epsilon = header.get(f"{info.arch}.attention.layer_norm_rms_epsilon")
+    scaling = header.get(f"{info.arch}.rope.scaling.type")
+    if not 0 < info.n_layer <= _MAX_LAYERS:
+        reason = f"{info.n_layer} layers, possible are 1 to {_MAX_LAYERS}"
+    elif info.n_expert > _MAX_EXPERTS:
+        reason = f"{info.n_expert} experts, possible are {_MAX_EXPERTS}"
+    elif info.n_expert_used > info.n_expert or (info.n_expert and not info.n_expert_used):
+        reason = f"{info.n_expert_used} experts used of {info.n_expert}"
+    elif groups and (
+        groups >= info.n_expert or (groups > 1 and (info.n_expert % groups or not 0 < groups_used < groups))
+    ):
+        reason = f"{groups_used} of {groups} groups used for {info.n_expert} experts"
+    elif isinstance(epsilon, float) and not epsilon >= 0.0:
+        reason = f"an epsilon of {epsilon}"
+    elif isinstance(scaling, str) and scaling not in _ROPE_SCALINGS:
+        reason = f"rope scaling {scaling!r}"
+    else:
+        return
+    raise ModelError(f"{info.path}: cannot be run, its header says {reason}", hint="fetch it again")
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -91,12 +110,10 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def _number(header: dict[str, Value], key: str, default: int) -> int:
-    """An integer value; the largest where layers differ."""
+    """A count; the largest where layers differ. What is not a count stands as if it were absent."""
     value = header.get(key)
-    if isinstance(value, tuple):
-        numbers = [int(item) for item in value if isinstance(item, (int, float))]
-        return max(numbers, default=default)
-    return int(value) if isinstance(value, (int, float)) else default
+    items = value if isinstance(value, tuple) else (value,)
+    return max((item for item in items if isinstance(item, int) and item >= 0), default=default)
 
 
 def _kv_bytes_per_token(header: dict[str, Value], arch: str) -> int:
@@ -107,95 +124,3 @@ def _kv_bytes_per_token(header: dict[str, Value], arch: str) -> int:
     keys = _number(header, f"{arch}.attention.key_length", head)
     values = _number(header, f"{arch}.attention.value_length", head)
     return 2 * n_head_kv * (keys + values) * _number(header, f"{arch}.block_count", 0)
-
-
-def _read_header(path: Path) -> dict[str, Value]:
-    try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            if size == 0:
-                raise ModelError(f"{path}: the file is empty", hint="fetch it again")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Header(path, data).read()
-    except OSError as error:
-        raise ModelError(f"{path}: {error.strerror or error}", hint="check that you may read it") from error
-
-
-class _Header:
-    """A cursor over a GGUF header that never believes a length before it has seen the bytes."""
-
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self._path, self._data, self._at = path, data, 0
-
-    def read(self) -> dict[str, Value]:
-        if self._data[:4] != b"GGUF":
-            raise ModelError(f"{self._path}: not a GGUF file", hint="models end in .gguf and begin with GGUF")
-        self._at = 4
-        version = self._scalar("I")
-        if version not in (2, 3):
-            raise ModelError(f"{self._path}: GGUF version {version}, this reads 2 and 3")
-        self._scalar("Q")  # tensor count
-        n_keys = self._scalar("Q")
-        if n_keys > len(self._data) // 13:  # a key, its type and a value take 13 bytes at least
-            raise self._broken(f"claims {n_keys} keys")
-        header: dict[str, Value] = {}
-        for _ in range(int(n_keys)):
-            key = self._string()
-            header[key] = self._value(int(self._scalar("I")))
-        return header
-
-    def _value(self, kind: int, depth: int = 0) -> Value:
-        if kind in _SCALARS:
-            return self._scalar(_SCALARS[kind])
-        if kind == _STRING:
-            return self._string()
-        if kind == _ARRAY and depth < 4:
-            return self._array(depth)
-        raise self._broken(f"has a value of unknown type {kind}")
-
-    def _array(self, depth: int) -> Value:
-        kind, count = int(self._scalar("I")), int(self._scalar("Q"))
-        if kind in _SCALARS:
-            width = struct.calcsize("<" + _SCALARS[kind])
-            self._need(count * width)
-            if count > _KEEP_ITEMS:
-                self._at += count * width
-                return None
-        elif count > len(self._data) // 8:  # a string or an array is 8 bytes of length at least
-            raise self._broken(f"claims an array of {count} items")
-        if kind == _STRING and count > _KEEP_ITEMS:
-            self._skip_strings(count)
-            return None
-        items = (self._value(kind, depth + 1) for _ in range(count))
-        return tuple(item for item in items if not isinstance(item, tuple) and item is not None)
-
-    def _skip_strings(self, count: int) -> None:
-        data, at, end, unpack = self._data, self._at, len(self._data), struct.Struct("<Q").unpack_from
-        for _ in range(count):
-            if at + 8 > end:
-                raise self._broken("ends inside its header")
-            at += 8 + unpack(data, at)[0]
-        if at > end:
-            raise self._broken("ends inside its header")
-        self._at = at
-
-    def _string(self) -> str:
-        length = int(self._scalar("Q"))
-        self._need(length)
-        text = self._data[self._at : self._at + length]
-        self._at += length
-        return text.decode("utf-8", "replace")
-
-    def _scalar(self, code: str) -> int:
-        width = struct.calcsize("<" + code)
-        self._need(width)
-        value: int = struct.unpack_from("<" + code, self._data, self._at)[0]
-        self._at += width
-        return value
-
-    def _need(self, count: int) -> None:
-        if count > len(self._data) - self._at:
-            raise self._broken("ends inside its header")
-
-    def _broken(self, what: str) -> ModelError:
-        return ModelError(f"{self._path}: damaged, it {what}", hint="fetch it again")

@@ -70,18 +70,18 @@ class CancelFlag:
 class _Log:
     """Keeps the last lines llama.cpp complained with, and passes complaints on to stderr."""
 
-    _WARN = 3  # enum ggml_log_level: INFO 2, WARN 3, ERROR 4, CONT 5
+    _WARN, _ERROR = 3, 4  # enum ggml_log_level: INFO 2, CONT 5
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=20)
+        self._lines: deque[tuple[int, str]] = deque(maxlen=20)
         self._lock = threading.Lock()
 
     def write(self, level: int, text: bytes) -> None:
-        if not self._WARN <= level <= self._WARN + 1:
+        if level not in (self._WARN, self._ERROR):
             return
         line = text.decode("utf-8", "replace").rstrip()
         with self._lock:
-            self._lines.append(line)
+            self._lines.append((level, line))
         print(line, file=sys.stderr, flush=True)
 
     def clear(self) -> None:
@@ -89,14 +89,15 @@ class _Log:
             self._lines.clear()
 
     def last(self) -> str:
-        """The first of the latest complaints that says something, without its function's name."""
+        """Why the latest call failed, in one line, without the name of the function that says so.
+
+        The first error is the cause, those behind it say what became of it; without one, the last warning.
+        """
         with self._lock:
             lines = list(self._lines)
-        for line in lines:
-            text = line.split(": ", 1)[-1]
-            if "error loading model" in line or "failed" in line or "error" in line:
-                return text
-        return lines[-1].split(": ", 1)[-1] if lines else ""
+        errors = [line for level, line in lines if level == self._ERROR]
+        line = errors[0] if errors else lines[-1][1] if lines else ""
+        return " ".join(line.split(": ", 1)[-1].split())
 
 
 log = _Log()

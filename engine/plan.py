@@ -11,6 +11,7 @@ from engine.request import MODES, Speculation
 
 CONTEXT_DEFAULT = 8192
 CONTEXT_MIN = 64
+CONTEXT_MAX = 1 << 30  # positions are 32-bit numbers
 UBATCH = 512
 DRAFT_LENGTH = 4
 DRAFT_SHARE = 4  # k' = k/4 to begin with: the paper's Table 1 drafts with 1 to 3 of 4 to 8 experts
@@ -66,10 +67,7 @@ def _context(
 ) -> int:
     trained = model.n_ctx_train or CONTEXT_DEFAULT
     if wishes.n_ctx:
-        if wishes.n_ctx < CONTEXT_MIN:
-            raise BadRequest(
-                f"a context of {wishes.n_ctx} tokens is too small", hint=f"{CONTEXT_MIN} or more"
-            )
+        _check_context(device, model, wishes.n_ctx, notices)
         if wishes.n_ctx > trained:
             notices.append(
                 f"the model was trained for {trained} tokens; a context of {wishes.n_ctx} may ramble"
@@ -78,11 +76,25 @@ def _context(
         return wishes.n_ctx
     # An eighth of what is free: the weights, the user interface and the rest of the machine need theirs.
     room = device.available_bytes // 8 // max(1, model.kv_bytes_per_token)
-    n_ctx = max(CONTEXT_MIN * 8, min(trained, CONTEXT_DEFAULT, room // 256 * 256))
+    n_ctx = max(CONTEXT_MIN, min(trained, CONTEXT_DEFAULT, max(CONTEXT_MIN * 8, room // 256 * 256)))
     reasons["n_ctx"] = (
         "the model's own" if n_ctx == trained else "default" if n_ctx == CONTEXT_DEFAULT else "memory"
     )
     return n_ctx
+
+
+def _check_context(device: Device, model: ModelInfo, n_ctx: int, notices: list[str]) -> None:
+    if not CONTEXT_MIN <= n_ctx <= CONTEXT_MAX:
+        raise BadRequest(
+            f"a context of {n_ctx} tokens makes no sense", hint=f"from {CONTEXT_MIN} to {CONTEXT_MAX}"
+        )
+    # Not refused: layers that keep less than a full KV cache make this an upper bound.
+    needed = n_ctx * model.kv_bytes_per_token
+    if needed > device.available_bytes:
+        notices.append(
+            f"a context of {n_ctx} tokens needs up to {needed / 1e9:.1f} GB, "
+            f"{device.available_bytes / 1e9:.1f} GB are free: try a smaller -c"
+        )
 
 
 def _threads(device: Device, wishes: Wishes, reasons: dict[str, str]) -> int:
@@ -120,13 +132,14 @@ def _speculation(
     reasons["mode"] = (
         "asked for" if mode == wishes.mode else "all experts in memory, where drafting gains nothing"
     )
-    experts = wishes.draft_experts or max(1, model.n_expert_used // DRAFT_SHARE)
+    asked = wishes.draft_experts
+    experts = max(1, model.n_expert_used // DRAFT_SHARE) if asked is None else asked
     if model.is_moe and experts > model.n_expert_used:
         raise BadRequest(
             f"{experts} draft experts, but {model.name} uses {model.n_expert_used} per token",
             hint=f"1 to {model.n_expert_used}",
         )
-    reasons["draft_experts"] = "asked for" if wishes.draft_experts else "a quarter of the model's own"
+    reasons["draft_experts"] = "a quarter of the model's own" if asked is None else "asked for"
     length = DRAFT_LENGTH if wishes.draft_length is None else wishes.draft_length
     reasons["draft_length"] = "default" if wishes.draft_length is None else "asked for"
     return Speculation(mode=mode, draft_experts=experts, draft_length=length)

@@ -56,10 +56,10 @@ class Sampling:
         _check("repeat_penalty", self.repeat_penalty, 0.01, 100.0)
         _check("presence_penalty", self.presence_penalty, -100.0, 100.0)
         _check("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
-        _check("top_k", self.top_k, 0, 1 << 30)
-        _check("repeat_last_n", self.repeat_last_n, -1, 1 << 30)
+        _check_whole("top_k", self.top_k, 0, 1 << 30)
+        _check_whole("repeat_last_n", self.repeat_last_n, -1, 1 << 30)
         if self.seed is not None:
-            _check("seed", self.seed, 0, (1 << 32) - 1)
+            _check_whole("seed", self.seed, 0, (1 << 32) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Speculation:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise BadRequest(f"unknown mode {self.mode!r}", hint="one of " + ", ".join(MODES))
-        _check("draft_experts", self.draft_experts, 1, 1 << 16)
-        _check("draft_length", self.draft_length, 0, MAX_DRAFT_LENGTH)
+        _check_whole("draft_experts", self.draft_experts, 1, 1 << 16)
+        _check_whole("draft_length", self.draft_length, 0, MAX_DRAFT_LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +92,8 @@ class Request:
 def _check(name: str, value: float, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise BadRequest(f"{name} is {value!r}", hint=f"a number from {low:g} to {high:g}")
+
+
+def _check_whole(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadRequest(f"{name} is {value!r}", hint=f"a whole number from {low} to {high}")

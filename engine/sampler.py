@@ -10,6 +10,9 @@ from engine.native import llama
 from engine.request import Sampling
 from engine.vocab import Vocab
 
+_WINDOW = 1 << 16  # tokens the penalties look back at most
+_COLD = 1e-6  # below it only the likeliest token is left, and logits divided by it may leave F32's range
+
 
 class Sampler:
     """A llama.cpp sampler chain. Each draw advances its random state and its penalties by one token.
@@ -61,8 +64,8 @@ class Sampler:
         )
         if not active or sampling.repeat_last_n == 0:
             return 0
-        # -1 is "the whole context" in llama.cpp's flags; its sampler wants a number.
-        window = sampling.repeat_last_n if sampling.repeat_last_n > 0 else 1 << 16
+        # -1 is "the whole context" in llama.cpp's flags; its sampler wants a number, and room for as many.
+        window = min(sampling.repeat_last_n, _WINDOW) if sampling.repeat_last_n > 0 else _WINDOW
         self._add(
             self._llama.llama_sampler_init_penalties(
                 n_vocab,
@@ -75,7 +78,7 @@ class Sampler:
         return window
 
     def _add_draw(self, sampling: Sampling) -> None:
-        if sampling.temperature <= 0.0:
+        if sampling.temperature < _COLD:
             self._add(self._llama.llama_sampler_init_greedy())
             return
         if sampling.top_k > 0:

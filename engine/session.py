@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -203,7 +204,7 @@ def _load_model(
     params = bindings.llama_model_default_params()
     params.use_extra_bufts = plan.repack
     params.progress_callback = bindings.llama_progress_callback(progress)
-    model = bindings.llama_model_load_from_file(str(info.path).encode(), params)
+    model = bindings.llama_model_load_from_file(os.fsencode(info.path), params)
     if model is None:
         if cancel is not None and cancel.is_set:
             raise Cancelled("loading was stopped")

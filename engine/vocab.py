@@ -18,11 +18,23 @@ class Vocab:
         self._vocab = self._llama.llama_model_get_vocab(model)
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
+        self._adds_space = self._llama.llama_vocab_type(self._vocab) == self._llama.LLAMA_VOCAB_TYPE_SPM
         self._buffer = ctypes.create_string_buffer(_PIECE_BYTES)
 
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+    def tokenize(
+        self, text: str, *, add_special: bool, parse_special: bool, continues: bool = False
+    ) -> list[int]:
         """Token ids of `text`. `add_special`: BOS and the like, where the model wants them;
-        `parse_special`: whether <|names|> in the text mean the special tokens."""
+        `parse_special`: whether <|names|> in the text mean the special tokens; `continues`: other text stands
+        before it, so it gets no space of its own in front."""
+        if continues and self._adds_space:
+            lead = self._tokenize("\n", False, False)
+            tokens = self._tokenize("\n" + text, add_special, parse_special)
+            if tokens[: len(lead)] == lead:
+                return tokens[len(lead) :]
+        return self._tokenize(text, add_special, parse_special)
+
+    def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         data = text.encode("utf-8", "replace")
         tokens = (ctypes.c_int32 * (len(data) + 8))()
         count = self._llama.llama_tokenize(
@@ -62,6 +74,11 @@ class Vocab:
         if token < 0:
             return ""
         return bytes(self._llama.llama_vocab_get_text(self._vocab, token)).decode("utf-8", "replace")
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether the model wants BOS in front of every prompt."""
+        return self.bos >= 0 and bool(self._llama.llama_vocab_get_add_bos(self._vocab))
 
     @property
     def bos(self) -> int:
