@@ -97,7 +97,7 @@ def _files_of(path: Path) -> list[Path]:
         if not path.is_file():
             raise ModelError(f"{path}: not a file", hint="give the .gguf file itself")
     except OSError as error:
-        raise ModelError(f"{path}: {error.strerror}") from error
+        raise ModelError(f"{path}: {error.strerror}", hint="check that you may read it") from error
     match = _SPLIT_NAME.match(path.name)
     if match is None or int(match["count"]) < 2:
         return [path]

@@ -92,6 +92,16 @@ def test_two_user_messages_in_a_row(embedded: Session) -> None:
     assert render(embedded, CHATML, messages).count("<|im_start|>user") == 2, "reshaped only if need be"
 
 
+def test_questions_are_joined_before_the_system_turn_is_touched(embedded: Session) -> None:
+    source = STRICT.replace("m.role == 'system'", "m.role == 'system' and not loop.first").replace(
+        "loop.index0 % 2 == 0", "loop.index0 % 2 == 1"
+    )
+    messages = [Message(SYSTEM, "Be brief."), Message(USER, "One?"), Message(USER, "Two?")]
+    assert (
+        render(embedded, source, messages) == "[system]Be brief.[/system][user]One?\n\nTwo?[/user][assistant]"
+    )
+
+
 def test_a_refusal_quotes_the_reason(embedded: Session) -> None:
     with pytest.raises(BadRequest, match="only French here"):
         render(embedded, "{{ raise_exception('only French here') }}", talk("Hi"))
@@ -238,6 +248,12 @@ def test_replies_keep_their_ids(embedded: Session) -> None:
     assert ids not in [tokens[no : no + len(ids)] for no in range(at + 1, len(tokens))], (
         "the user's is not ours"
     )
+
+
+def test_replies_with_white_space_around_them_keep_their_ids(embedded: Session) -> None:
+    ids = odd_ids(embedded.vocab, " Hello.\n")
+    tokens = ChatTemplate(CHATML, embedded.vocab).tokenize(talk("Hi", " Hello.\n", "?"), {" Hello.\n": ids})
+    assert any(tokens[no : no + len(ids)] == ids for no in range(len(tokens)))
 
 
 def test_the_prompt_before_a_reply_is_the_one_it_answered(embedded: Session) -> None:

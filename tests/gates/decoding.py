@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from engine.model import read_model_info
 from engine.native import CancelFlag, llama
 from engine.plan import Wishes, make_plan
 from engine.request import Request, Sampling, Speculation
+from engine.sampler import Sampler
 from engine.session import Session
 
 MODEL = Path(__file__).parents[2] / "assets" / "smolmoe-32x8.gguf"
@@ -108,3 +110,21 @@ def cache_bytes(session: Session) -> bytes:
     buffer = (ctypes.c_uint8 * size)()
     written = bindings.llama_state_seq_get_data(session.context, buffer, size, 0)
     return bytes(buffer[:written])
+
+
+class Script:
+    """Proposes what the answer will be, with one wrong token at `wrong` places into each block."""
+
+    def __init__(self, ids: Sequence[int], session: Session, start: int, wrong: int | None) -> None:
+        self._ids, self._session, self._start, self._wrong = list(ids), session, start, wrong
+
+    def propose(self, root: int, length: int, target: Sampler) -> list[int]:  # noqa: ARG002
+        at = len(self._session.timeline) - self._start  # the root is ids[at]
+        assert self._ids[at] == root
+        drafts = self._ids[at + 1 : at + 1 + length]
+        if self._wrong is not None and self._wrong < len(drafts):
+            drafts[self._wrong] = (drafts[self._wrong] + 1) % 49152
+        return drafts
+
+    def close(self) -> None:
+        pass

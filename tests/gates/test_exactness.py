@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 import pytest
-from decoding import Answer, Loader, answer, cache_bytes, prompt_of, request
+from decoding import Answer, Loader, Script, answer, cache_bytes, prompt_of, request
 
 from engine.native import llama
-from engine.sampler import Sampler
 from engine.session import Session
 from engine.timeline import ROWS_EXACT
 
@@ -99,24 +97,6 @@ def test_all_experts_draft_what_the_target_draws(session: Session, passage: str,
         session, request(prompt, mode="s2-exact", k=8, length=7, temperature=temperature)
     ).timings
     assert timings.draft_n_accepted == timings.draft_n > 0
-
-
-class Script:
-    """Proposes what the answer will be, with one wrong token at `wrong` places into each block."""
-
-    def __init__(self, ids: Sequence[int], session: Session, start: int, wrong: int | None) -> None:
-        self._ids, self._session, self._start, self._wrong = list(ids), session, start, wrong
-
-    def propose(self, root: int, length: int, target: Sampler) -> list[int]:  # noqa: ARG002
-        at = len(self._session.timeline) - self._start  # the root is ids[at]
-        assert self._ids[at] == root
-        drafts = self._ids[at + 1 : at + 1 + length]
-        if self._wrong is not None and self._wrong < len(drafts):
-            drafts[self._wrong] = (drafts[self._wrong] + 1) % 49152
-        return drafts
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2, 3, 4, 5, 6, 7, None])
