@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from app import exits
-from app.flags import add_flags
+from app.flags import add_flags, text
 from engine import __version__
 from engine.errors import S2Error
 
@@ -31,11 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _bench(words[1:])
     arguments = _parser().parse_args(_with_command(words))
     try:
-        return _COMMANDS[arguments.command](arguments)
+        code = _COMMANDS[arguments.command](arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a full disk is to be noticed here, not in the interpreter's last moments
+        return code
     except S2Error as error:
         return exits.complain(error)
     except BrokenPipeError:
+        exits.drop_stdout()
         return exits.PIPE
+    except OSError as error:
+        exits.drop_stdout()
+        return exits.complain(S2Error(f"the system refused to go on: {error}"))
     except KeyboardInterrupt:
         return exits.CANCELLED
 
@@ -55,10 +62,16 @@ def _parser() -> argparse.ArgumentParser:
     run = _new_parser(
         commands, "run", "answer one prompt and leave; the prompt may come from a pipe", exits.EPILOG
     )
-    run.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; what is piped in follows it")
+    run.add_argument(
+        "-p", "--prompt", metavar="TEXT", type=text, help="the prompt; what is piped in follows it"
+    )
     add_flags(run)
     run.add_argument(
-        "--stop", metavar="STRING", action="append", help="end the answer before STRING; repeatable"
+        "--stop",
+        metavar="STRING",
+        action="append",
+        type=text,
+        help="end the answer before STRING; repeatable",
     )
     run.add_argument(
         "--raw", action="store_true", help="continue the prompt as it is, without a chat template"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 
 from app.text import clean
@@ -33,6 +35,13 @@ _CODES: tuple[tuple[type[S2Error], int], ...] = (
     (Busy, ENGINE),
     (Cancelled, CANCELLED),
 )
+
+
+def drop_stdout() -> None:
+    """Nobody reads it or no disk takes it: what is still buffered must not fail again at exit."""
+    if sys.stdout is not None:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(error: S2Error) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +29,31 @@ class Flag:
     choices: tuple[str, ...] | None = None
 
 
+def number(word: str) -> float:
+    value = float(word)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{word} is not a number that can be used")
+    return value
+
+
+def text(word: str) -> str:
+    """Bytes of the command line that are no UTF-8 become replacement marks, as in what is piped in."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _file(word: str) -> Path:
+    if text(word) != word:
+        raise argparse.ArgumentTypeError("a name that is not valid UTF-8 cannot be used, rename the file")
+    return Path(word)
+
+
 # Names and meanings follow llama.cpp where it has the same flag.
 FLAGS = (
     Flag(
         ("-m", "--model"),
         "program",
         "model",
-        Path,
+        _file,
         "GGUF file; the small model that ships by default",
         "FILE",
     ),
@@ -47,15 +66,15 @@ FLAGS = (
     ),
     Flag(("-t", "--threads"), "load", "n_threads", int, "threads that decode"),
     Flag(("-n", "--predict"), "request", "max_tokens", int, "longest answer in tokens, -1 for no limit"),
-    Flag(("--temp",), "request", "temperature", float, "temperature, 0 for the likeliest token"),
+    Flag(("--temp",), "request", "temperature", number, "temperature, 0 for the likeliest token"),
     Flag(("--top-k",), "request", "top_k", int, "sample from the K likeliest tokens, 0 for all", "K"),
-    Flag(("--top-p",), "request", "top_p", float, "sample from the likeliest tokens that sum to P", "P"),
-    Flag(("--min-p",), "request", "min_p", float, "drop tokens less likely than P times the likeliest", "P"),
+    Flag(("--top-p",), "request", "top_p", number, "sample from the likeliest tokens that sum to P", "P"),
+    Flag(("--min-p",), "request", "min_p", number, "drop tokens less likely than P times the likeliest", "P"),
     Flag(
         ("--repeat-penalty",),
         "request",
         "repeat_penalty",
-        float,
+        number,
         "penalty for repeated tokens, 1 for none",
         "X",
     ),
@@ -63,7 +82,7 @@ FLAGS = (
     Flag(("--mode",), "request", "mode", str, "how to decode: " + ", ".join(MODES), "MODE", tuple(MODES)),
     Flag(("--draft-experts",), "request", "draft_experts", int, "experts per token while drafting", "K"),
     Flag(("--draft-length",), "request", "draft_length", int, "longest draft in tokens"),
-    Flag(("-sys", "--system"), "program", "system", str, "system prompt", "TEXT"),
+    Flag(("-sys", "--system"), "program", "system", text, "system prompt", "TEXT"),
 )
 
 

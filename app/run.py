@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import sys
 import uuid
@@ -40,9 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         handle = ensure_engine(Paths.default())
         return asyncio.run(_OneShot(arguments, prompt, out).run(handle.socket))
-    except BrokenPipeError:
-        out.forget()
-        return exits.PIPE
     except S2Error as error:
         out.end_line()
         return exits.complain(error)
@@ -82,11 +78,6 @@ class _Output:
                 self._write(self._cleaner.close())
             if self._last != "\n":
                 self._write("\n")
-
-    def forget(self) -> None:
-        """Nobody reads any more: what is still buffered must not fail again at exit."""
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def _write(self, text: str) -> None:
         if text:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import httpx
 
 from engine.client_errors import error_from_json, error_from_reply
-from engine.errors import EngineUnavailable
+from engine.errors import BadRequest, EngineUnavailable
 from engine.messages import (
     CLIENT_HEADER,
     READ_TIMEOUT_S,
@@ -133,7 +133,7 @@ class EngineClient:
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:
-            reply = await self._http.request(method, path, json=body)
+            reply = await self._http.request(method, path, content=_encoded(body))
         except httpx.TransportError as error:
             _unreachable(error)
         if reply.is_error:
@@ -147,7 +147,7 @@ class EngineClient:
         """The data of each server-sent event; comments are skipped, an `error` object is raised."""
         ended = False
         try:
-            async with self._http.stream(method, path, json=body) as reply:
+            async with self._http.stream(method, path, content=_encoded(body)) as reply:
                 if reply.is_error:
                     raise error_from_reply(await reply.aread())
                 async for line in reply.aiter_lines():
@@ -164,6 +164,13 @@ class EngineClient:
             _unreachable(error)
         if not ended:
             raise EngineUnavailable("the engine closed the connection")
+
+
+def _encoded(body: Mapping[str, Any] | None) -> bytes | None:
+    try:
+        return None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:  # NaN, or half a surrogate pair
+        raise BadRequest(f"the request cannot be written as JSON: {error}") from None
 
 
 def _unreachable(error: httpx.TransportError) -> NoReturn:

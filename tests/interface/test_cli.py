@@ -58,7 +58,11 @@ def test_help_of_a_command_names_every_flag(command: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    "words", [["run", "--temp", "hot"], ["run", "--mode", "magic"], ["fly"], ["run", "-n"], ["status", "x"]]
+    "words",
+    [
+        *(["run", "--temp", "hot"], ["run", "--temp", "nan"], ["run", "--top-p", "inf"]),
+        *(["run", "-m", "\udcff.gguf"], ["run", "--mode", "magic"], ["fly"], ["run", "-n"], ["status", "x"]),
+    ],
 )
 def test_wrong_words_are_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:

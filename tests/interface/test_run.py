@@ -203,6 +203,21 @@ def test_a_reader_that_leaves_ends_it_in_silence(served: Path) -> None:
     until(lambda: is_idle(served))
 
 
+@pytest.mark.parametrize("words", [("-n", "8"), ("-n", "8", "--json")])
+def test_output_that_no_disk_takes_is_one_line(served: Path, words: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        process = start(served, "-p", "Hi", *words, stdout=full)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == exits.ERROR
+    assert len(err.splitlines()) == 1
+    assert b"No space left" in err
+
+
+def test_bytes_that_are_no_text_are_replaced(served: Path) -> None:
+    words = ("-p", "Name a colour. \udcff", "-sys", "Be brief. \udcff", "--stop", "\udcff", "-n", "8")
+    assert result(served, *words)["text"]
+
+
 def test_a_killed_client_frees_the_engine(served: Path) -> None:
     process = start(served, "-p", "Tell me a long story.", *LONG)
     assert process.stdout is not None

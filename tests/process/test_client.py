@@ -41,6 +41,13 @@ async def test_a_raw_completion(loaded: Handle) -> None:
     assert chunks[-1].finish in ("max_tokens", "eos")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800"])
+async def test_what_json_cannot_say_is_a_bad_request(paths: Paths, value: float | str) -> None:
+    async with EngineClient(paths.socket) as client:
+        with pytest.raises(errors.BadRequest, match="JSON"):
+            await anext(client.chat([{"role": "user", "content": "Hi"}], options={"temperature": value}))
+
+
 async def test_cancel_and_leaving_stop_the_engine(loaded: Handle) -> None:
     async with EngineClient(loaded.socket) as client:
         answer = client.chat(HI, options=ENDLESS, request_id="mine")
