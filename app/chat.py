@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _DRAFT_S = 1.0
 _STATUS_S = 1.0
-_TRACE_LINES = ("  File ", "Extension modules", "Thread ", "Current thread")
 _ALWAYS = ("quit", "command_palette")
 
 
@@ -334,6 +333,5 @@ class ChatApp(App[None]):
 
 
 def _readable(error: S2Error) -> str:
-    """What happened and what to do; of a log's last lines those that say something to a person."""
-    lines = [line for line in error.message.splitlines() if not line.startswith(_TRACE_LINES)]
-    return "\n".join([*lines[:4], *([error.hint] if error.hint else [])])
+    """What happened and what to do, with the first of a log's last lines."""
+    return "\n".join([*error.message.splitlines()[:4], *([error.hint] if error.hint else [])])

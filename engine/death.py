@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ _FAULTS = {
     "Fatal Python error: Floating-point exception": signal.SIGFPE,
 }
 
+# What they write from here on is a stack trace, which tells a user nothing.
+_TRACE = "Fatal Python error"
+
 
 @dataclass(frozen=True, slots=True)
 class Death:
@@ -52,8 +56,9 @@ def describe(exit_code: int | None, log: str, *, oom_kills: int = 0) -> Death:
     `log` is what this engine wrote; `oom_kills` counts processes killed for memory since it started.
     """
     lines = [line for line in log.splitlines() if line.strip()]
-    shown = tuple(line for line in lines if not line.startswith((LOG_START, LOG_END)))[-8:]
-    left = any(line.startswith(LOG_END) for line in lines[-3:])
+    said = itertools.takewhile(lambda line: not line.startswith(_TRACE), lines)
+    shown = tuple(line for line in said if not line.startswith((LOG_START, LOG_END)))[-8:]
+    left = any(line.startswith(LOG_END) for line in lines)
     if exit_code == 0 or (exit_code is None and left):
         return Death("the engine was stopped", True, shown)
     return Death(_cause(exit_code, lines, oom_kills), False, shown)
@@ -80,7 +85,10 @@ def log_of(path: Path, instance: str) -> str:
     """What the engine `instance` wrote to the log file at `path`; nothing when it never got that far."""
     text = _tail(path, 0)
     at = text.rfind(f"{LOG_START} {instance}")
-    return text[at:] if at >= 0 else ""
+    if at < 0:
+        return ""
+    after = text.find(LOG_START, at + len(LOG_START))
+    return text[at:after] if after >= 0 else text[at:]
 
 
 def log_since(path: Path, offset: int) -> str:

@@ -67,7 +67,9 @@ def own_folder(folder: Path) -> None:
         private_dir(folder)
         found = folder.lstat()
     except OSError as error:
-        raise EngineUnavailable(f"the folder {folder} cannot be used: {error.strerror}") from error
+        raise EngineUnavailable(
+            f"the folder {folder} cannot be used: {error.strerror}", hint="set S2CHAT_HOME to another folder"
+        ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise EngineUnavailable(
             f"{folder} is not a folder that only this user can enter",

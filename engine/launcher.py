@@ -13,6 +13,7 @@ from pathlib import Path
 
 from engine import death
 from engine.errors import EngineUnavailable, S2Error
+from engine.instance import own_folder
 from engine.messages import API_VERSION, Handshake
 from engine.paths import Paths, private_dir
 from engine.probe import call
@@ -121,6 +122,8 @@ def _hello(path: Path, *, attach: bool = False) -> Handshake | None:
 
 
 def _spawn(paths: Paths, service: bool, linger_s: float) -> EngineProcess:
+    # The engine would say so as well, but in a log that may lie in a folder just as useless.
+    own_folder(paths.runtime)
     options = ["--runtime", str(paths.runtime), "--state", str(paths.state), "--linger", f"{linger_s:g}"]
     options += ["--starter", str(os.getpid()), *(["--service"] if service else [])]
     log = _open_log(paths.log)

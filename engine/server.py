@@ -66,6 +66,8 @@ async def _serve(instance: Instance, lifetime: Lifetime) -> None:
         [*tasks, asyncio.create_task(state.leaving.wait())], return_when=asyncio.FIRST_COMPLETED
     )
     failed = not state.leaving.is_set()
+    if not failed:  # said before clients notice: they look here for the reason
+        _say(f"{LOG_END} in good order")
     state.leave()
     # The decode thread may sit in a long native call. Memory and lock go with the process in any case.
     threading.Timer(_LEAVE_WITHIN_S, _exit, (instance,)).start()
@@ -140,7 +142,6 @@ def _say(line: str) -> None:
 
 
 def _exit(instance: Instance) -> None:
-    _say(f"{LOG_END} in good order")
     instance.withdraw()
     os._exit(0)
 

@@ -33,7 +33,9 @@ class Crash:
 
     @property
     def error(self) -> EngineCrashed:
-        hint = "" if self.retry_after_s is not None else "it died too often; start it again by hand"
+        hint = (
+            "" if self.retry_after_s is not None else "it died too often; your next message starts it again"
+        )
         return EngineCrashed("\n".join((self.death.cause, *self.death.log_lines)), hint=hint)
 
 

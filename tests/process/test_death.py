@@ -39,6 +39,11 @@ def test_the_fault_handlers_words_help_those_who_did_not_start_it() -> None:
     assert "SIGSEGV" in end.cause
 
 
+def test_a_stack_trace_is_not_shown() -> None:
+    log = "a reason\nFatal Python error: Bus error\n\nThread 0x1:\n, numpy (total: 4)\n"
+    assert death.describe(-signal.SIGBUS, log).log_lines == ("a reason",)
+
+
 @pytest.mark.parametrize(("code", "log"), [(0, ""), (None, f"warning\n{death.LOG_END} in good order\n")])
 def test_an_engine_that_left_in_good_order_is_no_crash(code: int | None, log: str) -> None:
     assert death.describe(code, log).expected

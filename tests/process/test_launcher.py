@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import MODEL, is_gone, until
+from processes import MODEL, is_gone, make_paths, until
 
+from engine.death import LOG_START
 from engine.errors import EngineUnavailable
 from engine.launcher import Handle, ensure_engine, find_engine
 from engine.paths import Paths
@@ -168,6 +169,27 @@ def test_a_folder_that_cannot_be_used_is_named(paths: Paths) -> None:
     paths.runtime.touch()
     with pytest.raises(EngineUnavailable, match=str(paths.runtime)):
         ensure_engine(paths)
+
+
+@pytest.mark.parametrize("root", [Path("/proc/none"), Path("/dev/null/home"), Path("/tmp") / ("x" * 300)])
+def test_a_home_that_cannot_be_used_is_named_though_there_is_no_log(root: Path) -> None:
+    with pytest.raises(EngineUnavailable, match=f"{root}.* cannot be used|cannot be used.*{root}") as caught:
+        ensure_engine(make_paths(root))
+    assert len(caught.value.message.splitlines()) == 1
+
+
+def test_an_engine_told_to_stop_is_no_crash_though_more_was_logged(paths: Paths) -> None:
+    ensure_engine(paths)
+    theirs = find_engine(paths)
+    assert theirs is not None
+    call(paths.socket, "POST", "/shutdown")
+    until(lambda: not paths.socket.exists())
+    with open(paths.log, "a") as log:
+        log.write("noise\n" * 9 + f"{LOG_START} another\nits own words\n")
+    death = theirs.death()
+    assert death is not None
+    assert death.expected
+    assert "its own words" not in death.log_lines
 
 
 def test_an_engine_that_hangs_is_named_with_its_process(engine: Handle) -> None:
