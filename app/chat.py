@@ -28,6 +28,8 @@ from app.text import one_line
 from app.transcript import Transcript
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
+
     from app.conversation import Entry
     from app.history import Conversation as Chat
     from app.history import History, Status
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
     from engine.messages import Snapshot
     from engine.paths import Paths
 
-_DRAFT_S = 1.0
+_DRAFT_S = 0.1  # what is typed may be lost for this long
+_LONG_DRAFT_S = 1.0  # a pasted book is not written to the disk ten times a second
+_LONG_DRAFT = 100_000
 _STATUS_S = 1.0
 _ALWAYS = ("quit", "command_palette")
 
@@ -81,6 +85,8 @@ class ChatApp(App[None]):
         self._is_answering = False
         self._restored = asyncio.Event()
         self._draft_changed = False
+        self._draft_length = 0
+        self._draft_timer: Timer | None = None
         self._status_at = 0.0
         self._farewell: Callable[[History], None] | None = None
 
@@ -95,13 +101,13 @@ class ChatApp(App[None]):
         self.prompt.focus()
         self.run_worker(self._link.run(), group="engine")
         self._ticks = self.set_interval(_STATUS_S, self._tick, pause=True)
-        self.set_interval(_DRAFT_S, self._save_draft)
         if not self.is_headless:
             self._watch_terminal()
         draft = await self._library.start()
         self._mode = self._mode or await self._library.mode()
         self._show_chat(draft)
         self._restored.set()
+        self._save_soon()
         for text in self._early_notices:
             self._notice(text)
 
@@ -311,13 +317,22 @@ class ChatApp(App[None]):
 
     def on_text_area_changed(self, _: TextArea.Changed) -> None:
         self._draft_changed = True
+        self._save_soon()
+
+    def _save_soon(self) -> None:
+        if self._draft_timer is None:
+            seconds = _DRAFT_S if self._draft_length < _LONG_DRAFT else _LONG_DRAFT_S
+            self._draft_timer = self.set_timer(seconds, self._save_draft)
 
     async def _save_draft(self) -> None:
+        self._draft_timer = None
         if self._draft_changed and self._restored.is_set():
             self._draft_changed = False
             text = self.prompt.text
+            self._draft_length = len(text)
             self.prompt.warn_if_long(len(text), self._board.context_size)
-            await self._library.open.save_draft(text)
+            # What could not be saved goes with the next change, or at the end.
+            self._draft_changed = not await self._library.open.save_draft(text) or self._draft_changed
 
     # Words to the user
 

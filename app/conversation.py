@@ -10,14 +10,17 @@ from app.labels import foot, stored_timings
 from app.message import Message
 
 if TYPE_CHECKING:
-    from app.history import History, Status, Stored
+    from app.history import History, Status, Stored, Values
     from app.recorder import Recorder
     from engine.events import Timings
 
 
 @dataclass(slots=True)
 class Entry:
-    """A message as the model gets it, and as it stands on the screen. `id` is None when it is not stored."""
+    """A message as the model gets it, and as it stands on the screen.
+
+    `id` is None when it is not stored; `kept` says that the history has it as it stands here.
+    """
 
     role: str
     text: str
@@ -26,10 +29,18 @@ class Entry:
     id: int | None = None
     timings: Timings | None = None
     mode: str = ""
+    end: str = ""
+    kept: bool = True
+
+    @property
+    def values(self) -> Values:
+        return {**(self.timings.as_json() if self.timings else {}), "end": self.end}
 
 
 @dataclass(slots=True)
 class Conversation:
+    """Every visit to the history first brings what an earlier one could not store: disks get room again."""
+
     recorder: Recorder
     id: int | None = None
     entries: list[Entry] = field(default_factory=list)
@@ -45,13 +56,13 @@ class Conversation:
     async def begin(self, prompt: str, mode: str) -> Entry:
         """Stores and appends the user's turn and an empty answer, which is returned."""
 
-        def store(history: History) -> tuple[int | None, int | None, int | None]:
-            conversation = self.id or history.create()
-            return conversation, *history.begin_turn(conversation, prompt, mode)
+        def store(history: History) -> tuple[int | None, int | None]:
+            return history.begin_turn(self.catch_up(history), prompt, mode)
 
-        unstored: tuple[int | None, int | None, int | None] = (self.id, None, None)
-        self.id, user, answer = await self.recorder.call(store, unstored)
-        self.entries.append(Entry("user", prompt, "done", Message("user", prompt), user))
+        unstored: tuple[int | None, int | None] = (None, None)
+        user, answer = await self.recorder.call(store, unstored)
+        view = Message("user", prompt)
+        self.entries.append(Entry("user", prompt, "done", view, user, kept=user is not None))
         return self._add_answer(answer)
 
     async def begin_again(self, mode: str) -> Entry | None:
@@ -59,9 +70,12 @@ class Conversation:
         old = self.last_answer
         if old is None or old is not self.entries[-1]:
             return None
-        conversation, replaced, answer = self.id, old.id, None
-        if conversation is not None and replaced is not None:
-            answer = await self.recorder.call(lambda h: h.begin_retry(conversation, replaced, mode), None)
+
+        def store(history: History) -> int | None:
+            conversation = self.catch_up(history)
+            return None if old.id is None else history.begin_retry(conversation, old.id, mode)
+
+        answer = await self.recorder.call(store, None)
         self.entries.pop()
         if self.entries:
             self.entries[-1].status = "done"
@@ -78,27 +92,46 @@ class Conversation:
 
     async def finish(self, entry: Entry, status: Status, end: str, timings: Timings | None) -> None:
         """`end` is a key of `labels.ENDS` where the answer did not end by itself."""
-        entry.status, entry.timings = status, timings
-        values: dict[str, float | str] = {**(timings.as_json() if timings else {}), "end": end}
-        message, text = entry.id, entry.text
-        if message is not None:
-            await self.recorder.call(lambda h: h.finish(message, text, status, values), None)
+        entry.status, entry.timings, entry.end, entry.kept = status, timings, end, False
+        await self.settle()
 
     async def refuse(self, entry: Entry) -> str:
         """The engine cannot take this turn: it is kept on screen, but the model is not told of it again."""
         user = self.entries[self.entries.index(entry) - 1]
-        user.status = "error"
-        user_id = user.id
-        if user_id is not None:
-            await self.recorder.call(lambda h: h.set_status(user_id, "error"), None)
+        user.status, user.kept = "error", False
+        await self.settle()
         return user.text
 
-    async def save_draft(self, draft: str) -> None:
-        if self.id is None and draft:
-            self.id = await self.recorder.call(lambda h: h.create(), None)
-        conversation = self.id
-        if conversation is not None:
-            await self.recorder.call(lambda h: h.save_draft(conversation, draft), None)
+    async def save_draft(self, draft: str) -> bool:
+        """False when the history cannot take it."""
+
+        def store(history: History) -> bool:
+            history.save_draft(self.catch_up(history), draft)
+            return True
+
+        return (self.id is None and not draft) or await self.recorder.call(store, False)
+
+    async def settle(self) -> None:
+        """Stores what is not stored yet."""
+        if not all(entry.kept for entry in self.entries):
+            await self.recorder.call(self.catch_up, 0)
+
+    def catch_up(self, history: History) -> int:
+        """Stores what is not stored yet, but for an answer that is still being written; the chat's number.
+
+        Runs in the recorder's thread.
+        """
+        self.id = self.id or history.create()
+        for entry in list(self.entries):
+            if entry.kept or entry.status == "streaming":
+                continue
+            if entry.id is None:
+                mode = entry.mode or None
+                entry.id = history.add(self.id, entry.role, entry.text, entry.status, mode, entry.values)
+            else:
+                history.finish(entry.id, entry.text, entry.status, entry.values)
+            entry.kept = True
+        return self.id
 
 
 def restored(recorder: Recorder, conversation: int, stored: Sequence[Stored]) -> Conversation:

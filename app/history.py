@@ -21,6 +21,7 @@ _BUSY_SECONDS = 5.0
 _CHECK_BYTES = 64 << 20  # a larger file is not checked page by page at every start
 
 Status = Literal["done", "streaming", "stopped", "interrupted", "error"]
+Values = Mapping[str, float | str]  # timings, and under "end" how the answer ended
 
 _SCHEMA = """
 CREATE TABLE conversations (
@@ -61,7 +62,7 @@ class Stored:
     content: str
     status: Status
     mode: str | None
-    timings: Mapping[str, float | str]
+    timings: Values
 
 
 class History:
@@ -87,6 +88,8 @@ class History:
             raise
 
     def _prepare(self, path: Path | None) -> None:
+        # A cell that was damaged is shown with its damage; it must not keep the chat from opening.
+        self._db.text_factory = lambda data: data.decode("utf-8", "replace")
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         if path is not None:
@@ -139,7 +142,8 @@ class History:
     def conversations(self, limit: int = 200) -> list[Conversation]:
         """Newest first; those without any content are left out."""
         rows = self._db.execute(
-            "SELECT id, updated, title, draft, owner FROM conversations "
+            "SELECT id, updated, CAST(title AS TEXT), CAST(draft AS TEXT), CAST(owner AS TEXT) "
+            "FROM conversations "
             "WHERE draft != '' OR EXISTS (SELECT 1 FROM messages WHERE conversation = conversations.id) "
             "ORDER BY updated DESC, id DESC LIMIT ?",
             (limit,),
@@ -183,12 +187,12 @@ class History:
     def messages(self, conversation: int) -> list[Stored]:
         """What the conversation shows, oldest first: answers that a retry replaced are left out."""
         rows = self._db.execute(
-            "SELECT id, role, content, status, mode, timings FROM messages "
-            "WHERE conversation = ? AND NOT replaced ORDER BY id",
+            "SELECT id, role, CAST(content AS TEXT), status, CAST(mode AS TEXT), CAST(timings AS TEXT) "
+            "FROM messages WHERE conversation = ? AND NOT replaced ORDER BY id",
             (conversation,),
         )
         return [
-            Stored(number, role, content, status, mode, json.loads(timings or "{}"))
+            Stored(number, role, content, status, mode, _timings(timings))
             for number, role, content, status, mode, timings in rows.fetchall()
         ]
 
@@ -197,12 +201,27 @@ class History:
         with self._transaction():
             user = self._insert(conversation, "user", prompt, "done", None)
             answer = self._insert(conversation, "assistant", "", "streaming", mode)
-            self._db.execute(
-                "UPDATE conversations SET draft = '', updated = ?, "
-                "title = CASE title WHEN '' THEN ? ELSE title END WHERE id = ?",
-                (time.time(), one_line(prompt, 60), conversation),
-            )
+            self._name(conversation, prompt)
+            self._db.execute("UPDATE conversations SET draft = '' WHERE id = ?", (conversation,))
         return user, answer
+
+    def add(
+        self, conversation: int, role: str, content: str, status: Status, mode: str | None, timings: Values
+    ) -> int:
+        """Stores a message that is over."""
+        with self._transaction():
+            message = self._insert(conversation, role, content, status, mode)
+            self.finish(message, content, status, timings)
+            if role == "user":
+                self._name(conversation, content)
+        return message
+
+    def _name(self, conversation: int, prompt: str) -> None:
+        self._db.execute(
+            "UPDATE conversations SET updated = ?, "
+            "title = CASE title WHEN '' THEN ? ELSE title END WHERE id = ?",
+            (time.time(), one_line(prompt, 60), conversation),
+        )
 
     def begin_retry(self, conversation: int, replaced: int, mode: str) -> int:
         """A new empty answer in the place of `replaced`, which is kept but no longer shown."""
@@ -222,14 +241,11 @@ class History:
     def save_partial(self, message: int, content: str) -> None:
         self._db.execute("UPDATE messages SET content = ? WHERE id = ?", (content, message))
 
-    def finish(self, message: int, content: str, status: Status, timings: Mapping[str, float | str]) -> None:
+    def finish(self, message: int, content: str, status: Status, timings: Values) -> None:
         self._db.execute(
             "UPDATE messages SET content = ?, status = ?, timings = ?, owner = NULL WHERE id = ?",
             (content, status, json.dumps(timings), message),
         )
-
-    def set_status(self, message: int, status: Status) -> None:
-        self._db.execute("UPDATE messages SET status = ? WHERE id = ?", (status, message))
 
     # Settings
 
@@ -248,3 +264,13 @@ class History:
             self.release()
         finally:
             self._db.close()
+
+
+def _timings(text: str | None) -> Values:
+    """What can be used of a message's timings."""
+    try:
+        values = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    pairs = values.items() if isinstance(values, dict) else ()
+    return {name: value for name, value in pairs if isinstance(value, str if name == "end" else (int, float))}

@@ -31,6 +31,7 @@ class Library:
 
     async def switch(self, chat: int) -> bool:
         """Opens `chat`; False when another window has it open."""
+        await self.open.settle()
         if not await self._recorder.call(lambda h: h.claim(chat), False):
             return False
         stored = await self._recorder.call(lambda h: h.messages(chat), list[Stored]())
@@ -38,6 +39,7 @@ class Library:
         return True
 
     async def new(self) -> None:
+        await self.open.settle()
         await self.open.save_draft("")
         await self._recorder.call(lambda h: h.release(), None)
         self.open = Conversation(self._recorder)
@@ -54,15 +56,13 @@ class Library:
 
     def last_words(self, answer: Answer | None, draft: str, status: Status) -> Callable[[History], None]:
         """What is still to be stored at the end, taken now: the text so far and the unsent prompt."""
-        conversation, entry = self.open.id, self.open.last_answer
-        message = entry.id if entry and answer else None
-        text = answer.text if answer else ""
+        conversation, entry = self.open, self.open.last_answer
+        if entry and answer:
+            entry.text, entry.status, entry.end, entry.kept = answer.text, status, status, False
 
         def store(history: History) -> None:
-            if message is not None:
-                history.finish(message, text, status, {"end": status})
-            if conversation is not None or draft:
-                history.save_draft(conversation or history.create(), draft)
+            if conversation.id is not None or conversation.entries or draft:
+                history.save_draft(conversation.catch_up(history), draft)
 
         return store
 

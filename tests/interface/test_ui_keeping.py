@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
+from typing import Any
 
+import pytest
 from support import chat, hints, rows, shown, soon, status
 from test_ui_chat import LONG, answered, ask, is_ready
 
 from app.history import History
 from app.picker import PickerScreen
+from app.recorder import Recorder
 from engine.paths import Paths
 
 
@@ -135,6 +140,82 @@ async def test_a_history_that_cannot_be_written_is_a_notice(ready: Paths) -> Non
         assert await answered(app)
         await pilot.press("ctrl+t")
         await soon(lambda: "s2-exact" in status(app))
+    app.close()
+
+
+class Disk:
+    """Refuses to store anything while it is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        run = Recorder._run
+
+        def refuse(recorder: Recorder, work: Any) -> Any:
+            if self.full:
+                raise sqlite3.OperationalError("database or disk is full")
+            return run(recorder, work)
+
+        monkeypatch.setattr(Recorder, "_run", refuse)
+
+
+TURNS = "SELECT role, content != '', status FROM messages ORDER BY id"
+WHOLE_TURN = [("user", 1, "done"), ("assistant", 1, "done")]
+
+
+@pytest.mark.parametrize("room_after", ["the turn", "the question"])
+async def test_what_a_full_disk_refused_is_stored_once_there_is_room(
+    ready: Paths, monkeypatch: pytest.MonkeyPatch, room_after: str
+) -> None:
+    disk = Disk(monkeypatch)
+    app = chat(ready)
+    async with app.run_test(size=(100, 30)):
+        await soon(is_ready(app))
+        await ask(app, "Name a colour.")
+        await answered(app)
+        disk.full = True
+        await ask(app, "Name a river.")
+        await soon(lambda: "the chat is not being saved" in shown(app))
+        disk.full = room_after == "the turn"
+        await answered(app)
+        assert len(rows(ready, TURNS)) == (2 if disk.full else 4)
+        disk.full = False
+        await ask(app, "Name a tree.")
+        await answered(app)
+    app.close()
+    assert rows(ready, TURNS) == 3 * WHOLE_TURN
+    questions = rows(ready, "SELECT content FROM messages WHERE role = 'user' ORDER BY id")
+    assert [text for (text,) in questions] == ["Name a colour.", "Name a river.", "Name a tree."]
+
+
+async def test_what_a_full_disk_refused_is_stored_at_the_end(
+    ready: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    app = chat(ready)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await soon(is_ready(app))
+        disk.full = True
+        await ask(app, "Name a colour.")
+        await answered(app)
+        app.prompt.text = "unsent"
+        disk.full = False
+        await pilot.press("ctrl+q")
+    app.close()
+    assert rows(ready, TURNS) == WHOLE_TURN
+    assert rows(ready, "SELECT title, draft FROM conversations") == [("Name a colour.", "unsent")]
+
+
+@pytest.mark.parametrize("damage", ["'{bad'", "'[1]'", "x'ff00'", '\'{"predicted_n": "many"}\'', "7"])
+async def test_a_damaged_cell_does_not_keep_the_chat_from_opening(paths: Paths, damage: str) -> None:
+    stored(paths, ("a question", "an answer"), ("another", "one more"))
+    with contextlib.closing(sqlite3.connect(paths.history)) as database, database:
+        database.execute(f"UPDATE messages SET timings = {damage}")
+        database.execute("UPDATE messages SET content = x'ff', mode = x'fe' WHERE content = 'an answer'")
+        database.execute(f"UPDATE conversations SET title = {damage}, draft = CAST(x'68ff' AS TEXT)")
+    app = chat(paths)
+    async with app.run_test(size=(100, 30)):
+        await soon(lambda: "a question" in shown(app) and "one more" in shown(app))
+        await soon(lambda: app.prompt.text == "h\ufffd")
     app.close()
 
 
