@@ -41,16 +41,22 @@ class ChatTemplate:
             raise BadRequest(f"the model's chat template cannot be read: {error}") from error
 
     def tokenize(
-        self, messages: Sequence[Message], replies: Mapping[str, tuple[int, ...]]
+        self,
+        messages: Sequence[Message],
+        replies: Mapping[str, tuple[int, ...]],
+        n_ctx: int | None = None,
     ) -> tuple[int, ...]:
         """The prompt that asks for the next answer.
 
         What people wrote never becomes a special token, and answers of ours (`replies`: text to the
         ids it was generated as) keep their ids, so that their KV cells can be used again. All other text is
         tokenised in one go, as in training: a message apart from its surroundings can read differently.
-        Raises BadRequest with the template's reason when it refuses the conversation.
+        Raises BadRequest with the template's reason when it refuses the conversation, ContextFull when it is
+        clear without counting that `n_ctx` tokens cannot hold it.
         """
         text, turns = self._render(messages)
+        if n_ctx is not None:
+            self._vocab.check_fits(text, n_ctx)
         # A template that writes its own BOS must not get a second one.
         own_bos = bool(self._bos) and text.lstrip().startswith(self._bos)
         tokens = [self._vocab.bos] if self._vocab.adds_bos and not own_bos else []

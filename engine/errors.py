@@ -49,6 +49,14 @@ class ContextFull(S2Error):
     code = "context_full"
     status = 400
 
+    @classmethod
+    def for_prompt(cls, tokens: str, n_ctx: int) -> ContextFull:
+        """A prompt of so many `tokens` is too long."""
+        return cls(
+            f"the prompt has {tokens} tokens, the context holds {n_ctx}",
+            hint="start a new chat, shorten the prompt, or load with a larger -c",
+        )
+
 
 class Busy(S2Error):
     code = "busy"

@@ -178,10 +178,7 @@ def _check(session: Session, request: Request) -> None:
     if not request.prompt:
         raise BadRequest("the prompt is empty", hint="write something")
     if len(request.prompt) >= session.n_ctx:
-        raise ContextFull(
-            f"the prompt has {len(request.prompt)} tokens, the context holds {session.n_ctx}",
-            hint="start a new chat, shorten the prompt, or load with a larger -c",
-        )
+        raise ContextFull.for_prompt(str(len(request.prompt)), session.n_ctx)
     if request.max_tokens is not None and request.max_tokens < 1:
         raise BadRequest(f"max_tokens is {request.max_tokens}", hint="1 or more")
     drafts = MODES[request.speculation.mode].drafts and session.can_draft

@@ -73,10 +73,11 @@ class Session:
 
     def tokenize_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The prompt for the next answer in `messages`, by the model's chat template."""
-        return self._template.tokenize(messages, self._replies)
+        return self._template.tokenize(messages, self._replies, self.n_ctx)
 
     def tokenize_text(self, text: str) -> tuple[int, ...]:
         """`text` as it stands, special tokens in it included."""
+        self.vocab.check_fits(text, self.n_ctx)
         return tuple(self.vocab.tokenize(text, add_special=True, parse_special=True))
 
     def remember_reply(self, text: str, tokens: Sequence[int]) -> None:

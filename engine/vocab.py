@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cached_property
 
-from engine.errors import NativeError
+from engine.errors import ContextFull, NativeError
 from engine.native import llama
 
 _PIECE_BYTES = 256
@@ -43,6 +44,23 @@ class Vocab:
         if count < 0:
             raise NativeError(f"a text of {len(data)} bytes cannot be tokenised")
         return list(tokens[:count])
+
+    def check_fits(self, text: str, n_ctx: int) -> None:
+        """Refuses what cannot fit into `n_ctx` tokens however it is tokenised.
+
+        Tokenising a book to find out takes minutes that cannot be cancelled, and gigabytes.
+        """
+        if len(text) <= n_ctx:
+            return
+        least = len(text.encode("utf-8", "replace")) // self._longest_bytes
+        if least > n_ctx:
+            raise ContextFull.for_prompt(f"more than {least}", n_ctx)
+
+    @cached_property
+    def _longest_bytes(self) -> int:
+        """No token stands for more bytes of text."""
+        get = self._llama.llama_vocab_get_text
+        return max(1, *(len(get(self._vocab, token)) for token in range(len(self))))
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; empty for control tokens."""

@@ -151,6 +151,26 @@ def test_a_prompt_longer_than_the_context_is_refused(short: Session, passage: st
     assert len(short.timeline) == kept, "what stood in the cache is still there"
 
 
+@pytest.mark.parametrize("text", ["a" * 5_000_000, "word " * 1_000_000, "猫" * 2_000_000])
+def test_a_book_is_refused_without_being_tokenised(
+    short: Session, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    def tokenize(*_: object, **__: object) -> list[int]:
+        raise AssertionError
+
+    monkeypatch.setattr(short.vocab, "tokenize", tokenize)
+    for ask in (lambda: short.tokenize_text(text), lambda: short.tokenize_chat([Message("user", text)])):
+        with pytest.raises(ContextFull, match=r"more than [0-9]+ tokens, the context holds 512"):
+            ask()
+
+
+def test_what_might_fit_is_not_refused_for_its_length(short: Session) -> None:
+    spaces = max((short.vocab.piece(token) for token in range(len(short.vocab))), key=len).decode()
+    text = spaces * (short.n_ctx - 40)
+    assert len(text) > 10 * short.n_ctx
+    assert len(short.tokenize_text(text)) < short.n_ctx
+
+
 def test_a_prompt_of_one_token(short: Session) -> None:
     prompt = (short.vocab.bos,)
     plain = answer(short, request(prompt, tokens=12))
