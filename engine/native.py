@@ -74,10 +74,11 @@ class _Log:
 
     def __init__(self) -> None:
         self._lines: deque[tuple[int, str]] = deque(maxlen=20)
+        self._stop: CancelFlag | None = None
         self._lock = threading.Lock()
 
     def write(self, level: int, text: bytes) -> None:
-        if level not in (self._WARN, self._ERROR):
+        if level not in (self._WARN, self._ERROR) or (self._stop is not None and self._stop.is_set):
             return
         line = text.decode("utf-8", "replace").rstrip()
         with self._lock:
@@ -85,8 +86,13 @@ class _Log:
         print(line, file=sys.stderr, flush=True)
 
     def clear(self) -> None:
+        self._stop = None
         with self._lock:
             self._lines.clear()
+
+    def hush_on(self, flag: CancelFlag) -> None:
+        """A pass that `flag` stops complains of it, in lines that pass for the cause of a later crash."""
+        self._stop = flag
 
     def last(self) -> str:
         """Why the latest call failed, in one line, without the name of the function that says so.
@@ -195,6 +201,7 @@ class Hooks:
     def stop_on(self, flag: CancelFlag) -> None:
         """Decode calls end early once `flag` is set."""
         self._flag = flag  # native code holds its address
+        log.hush_on(flag)
         bindings = llama()
         callback = ctypes.cast(self._lib.s2_abort_if_set, bindings.ggml_abort_callback)
         bindings.llama_set_abort_callback(self._context, callback, flag.address)

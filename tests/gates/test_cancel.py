@@ -11,7 +11,7 @@ from decoding import Loader, answer, cache_bytes, prompt_of, request
 from engine.errors import Cancelled
 from engine.events import Done, Prefill, Tokens
 from engine.loop import generate
-from engine.native import CancelFlag
+from engine.native import CancelFlag, log
 from engine.session import Session
 
 
@@ -140,3 +140,18 @@ def test_the_flag_stops_a_pass_that_runs(session: Session, passage: str) -> None
     flag.clear()
     session.extend(prompt[:40], all_logits=False)
     assert len(session.timeline) == 40
+
+
+def test_a_cancel_leaves_nothing_in_the_log(
+    session: Session, passage: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flag = CancelFlag()
+    log.clear()
+    for event in generate(session, request(prompt_of(session, passage, 300), tokens=64), flag):
+        if isinstance(event, Tokens):
+            flag.set()
+    assert log.last() == ""
+    assert capfd.readouterr().err == ""
+    log.clear()  # as before a model is loaded
+    log.write(4, b"loader: no memory\n")
+    assert log.last() == "no memory"
