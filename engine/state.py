@@ -120,8 +120,8 @@ class EngineState:
             if self._serves(load, current):
                 return False
             raise Busy(
-                f"{current.path.name} is in use by another program or request",
-                hint="close it, or wait until it has finished",
+                f"another program or request uses {current.path} with other settings; one model at a time",
+                hint="close it or wait until it has finished; `s2chat stop` ends it",
             )
         if self.loading is not None:
             self.loading.cancel.set()
