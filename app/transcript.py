@@ -85,6 +85,8 @@ class Transcript(ScrollView, can_focus=False):
     def _draw_all(self, *, follow: bool) -> None:
         self._starts, self._lines = [], []
         self._draw_from(self._first, follow=follow)
+        # What was drawn before may have been longer: rows below the new text are to be emptied, too.
+        self.refresh()
 
     def _draw_from(self, index: int, *, follow: bool) -> None:
         """Draws messages `index` and later anew."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from textual._compositor import CompositorUpdate
 
 from app.chat import ChatApp
 from app.flags import DEFAULT_MODEL
@@ -80,3 +83,40 @@ def rows(paths: Paths, query: str) -> list[Any]:
     """What another process finds in the history."""
     with contextlib.closing(sqlite3.connect(paths.history)) as database:
         return database.execute(query).fetchall()
+
+
+class Glass:
+    """What a terminal shows that gets every update of `app` from now on, for text of narrow characters.
+
+    The compositor's own idea of the screen is always right; rows that were never sent anew are not in it.
+    """
+
+    _MOVE = re.compile(r"\x1b\[(\d+);(\d+)H")
+    _OTHER = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\n")
+
+    def __init__(self, app: ChatApp) -> None:
+        self._app = app
+        self._cells: dict[tuple[int, int], str] = {}
+        display = app._display
+
+        def watched(screen: Any, update: Any) -> None:
+            if isinstance(update, CompositorUpdate):
+                self._take(update.render_segments(app.console))
+            display(screen, update)
+
+        app._display = watched  # type: ignore[method-assign]
+        app.screen.refresh(layout=True)
+
+    def _take(self, sequence: str) -> None:
+        _, *parts = self._MOVE.split(sequence)
+        for row, column, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            for x, cell in enumerate(self._OTHER.sub("", text), int(column)):
+                self._cells[int(row), x] = cell
+
+    @property
+    def text(self) -> str:
+        width, height = self._app.size
+        lines = (
+            "".join(self._cells.get((y, x), "?") for x in range(1, width + 1)) for y in range(1, height + 1)
+        )
+        return "\n".join(lines)

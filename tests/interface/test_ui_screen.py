@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from rich.segment import Segment
-from support import chat, shown, soon, status
+from support import Glass, chat, shown, soon, status
 from test_ui_chat import LONG, answered, ask, is_ready
 from test_ui_keeping import stored
 from textual.geometry import Offset
@@ -247,4 +247,26 @@ async def test_redrawing_one_message_leaves_others_alone(ready: Paths) -> None:
         assert shown(app).splitlines() == ["┃ one", "  foot", "", "  two more"]
         app.transcript.take_out(first)
         assert shown(app).splitlines() == ["  two more"]
+    app.close()
+
+
+async def test_nothing_of_a_longer_chat_stays_on_the_screen(paths: Paths) -> None:
+    stored(paths, ("short question", "short answer"))
+    stored(paths, *[(f"long question {number}", f"long answer {number}") for number in range(3)])
+    app = chat(paths)
+    async with app.run_test(size=(80, 30)) as pilot:
+        await soon(lambda: "long answer 2" in shown(app))
+        glass = Glass(app)
+        await soon(lambda: "long answer 2" in glass.text)
+        app.transcript.take_out(app.transcript.messages[0])
+        await soon(lambda: "long question 0" not in glass.text)
+        assert glass.text.count("long answer 2") == 1
+        await pilot.press("ctrl+o")
+        await soon(lambda: len(app.screen_stack) == 2)
+        await pilot.press("enter")
+        await soon(lambda: "short answer" in glass.text and len(app.screen_stack) == 1)
+        await soon(lambda: "long" not in glass.text)
+        await pilot.press("ctrl+n")
+        await soon(lambda: "F1 shows the keys" in glass.text)
+        assert "short" not in glass.text
     app.close()
