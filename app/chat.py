@@ -172,9 +172,9 @@ class ChatApp(App[None]):
             self._hint("An answer is being written. Esc stops it.")
             return
         await self._restored.wait()
-        self.prompt.clear()
-        self.prompt.warn_if_long(0, 0)
-        self._draft_changed = False
+        self.prompt.take(event.text)
+        self.prompt.warn_if_long(len(self.prompt.text), self._board.context_size)
+        self._draft_changed = bool(self.prompt.text)
         entry = await self._library.open.begin(event.text, self._mode)
         for view in self._library.open.views[-2:]:
             self.transcript.add(view)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -72,11 +73,19 @@ class Prompt(TextArea):
             if self._pasting:
                 self.insert("\n")
             else:
-                self._enter = self.set_timer(_BURST_S, self._send)
+                # Editing keys that come until then are not part of what was sent.
+                self._enter = self.set_timer(_BURST_S, partial(self._send, self.text))
         elif event.key in _NEWLINE_KEYS:
             event.stop()
             event.prevent_default()
             self.insert("\n")
+        elif bindings := self._bindings.key_to_bindings.get(event.key):
+            # Textual leaves these to the app, which gets to them after the printable keys that wait here.
+            event.stop()
+            event.prevent_default()
+            for binding in bindings:
+                if await self.app.run_action(binding.action, self):
+                    break
 
     def _enter_was_pasted(self) -> None:
         if self._enter is not None:
@@ -85,10 +94,18 @@ class Prompt(TextArea):
             self._pasting = True
             self.insert("\n")
 
-    def _send(self) -> None:
+    def _send(self, text: str | None = None) -> None:
         self._enter = None
-        if self.text.strip():
-            self.post_message(self.Sent(self.text))
+        text = self.text if text is None else text
+        if text.strip():
+            self.post_message(self.Sent(text))
+
+    def take(self, sent: str) -> None:
+        """Removes `sent`, and leaves what was typed behind it since."""
+        if self.text.startswith(sent):
+            self.delete((0, 0), self.document.get_location_from_index(len(sent)))
+        else:
+            self.clear()
 
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()

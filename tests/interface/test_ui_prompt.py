@@ -95,6 +95,55 @@ async def test_a_line_typed_by_a_script_is_sent(ready: Paths) -> None:
     app.close()
 
 
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ("abc\x7f\x7fxy", "axy"),
+        ("one two\x1b[D\x1b[D\x1b[DX", "one Xtwo"),
+        ("one two\x1b[HX\x1b[FY", "Xone twoY"),
+        ("gone\x15kept", "kept"),
+        ("one two\x17three", "one three"),
+        ("ab\x1b[D\x1b[3~c", "ac"),
+        ("one\ntwo\x1b[AX", "oneX\ntwo"),
+    ],
+)
+async def test_fast_editing_keys_keep_their_order(paths: Paths, keys: str, text: str) -> None:
+    app = chat(paths)
+    async with app.run_test():
+        await soon(app._restored.is_set)
+        type_at_once(app, keys + "!")
+        await soon(lambda: "!" in app.prompt.text)
+        await soon(lambda: app.prompt._message_queue.empty() and app._message_queue.empty())
+        assert app.prompt.text.replace("!", "", 1) == text
+        assert sent(app) == []
+    app.close()
+
+
+@pytest.mark.parametrize("after", ["", "\x7f\x7f", "\x15", "\x1b[D"])
+async def test_enter_sends_what_was_typed_and_edited_before_it(ready: Paths, after: str) -> None:
+    app = chat(ready)
+    async with app.run_test():
+        await soon(is_ready(app))
+        type_at_once(app, "abc\x7f\x7fxy\r" + after)
+        await soon(lambda: sent(app) == ["axy"])
+        await answered(app)
+        assert app.prompt.text == ""
+    app.close()
+
+
+async def test_what_is_typed_before_the_sent_text_is_taken_stays(ready: Paths) -> None:
+    app = chat(ready)
+    async with app.run_test():
+        await soon(is_ready(app))
+        app.prompt.text = "first\nline"
+        app.prompt._send()
+        app.prompt.insert(" next", app.prompt.document.end)
+        await soon(lambda: sent(app) == ["first\nline"])
+        assert app.prompt.text == " next"
+        await answered(app)
+    app.close()
+
+
 async def test_a_huge_paste_is_whole_and_warned_about(ready: Paths) -> None:
     text = "\n".join(f"line {number} " + "x" * 90 for number in range(20_000))
     app = chat(ready)
