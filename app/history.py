@@ -44,7 +44,7 @@ class HistoryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """`updated` is Unix time; `open_elsewhere` when another live window writes to it."""
+    """`updated` is Unix time of its last use; `open_elsewhere` when another live window writes to it."""
 
     id: int
     updated: float
@@ -136,7 +136,7 @@ class History:
     # Conversations
 
     def last(self) -> Conversation | None:
-        """The most recent conversation that no other window has open."""
+        """The conversation that was used last, of those that no other window has open."""
         return next((c for c in self.conversations() if not c.open_elsewhere), None)
 
     def conversations(self, limit: int = 200) -> list[Conversation]:
@@ -171,8 +171,10 @@ class History:
             if row is None or self._held_by_other(row[0]):
                 return False
             self.release()
+            # Opening counts as use: the next start shows what was open at the end of this one.
             self._db.execute(
-                "UPDATE conversations SET owner = ? WHERE id = ?", (str(self._owner), conversation)
+                "UPDATE conversations SET owner = ?, updated = ? WHERE id = ?",
+                (str(self._owner), time.time(), conversation),
             )
         return True
 
@@ -180,7 +182,9 @@ class History:
         self._db.execute("UPDATE conversations SET owner = NULL WHERE owner = ?", (str(self._owner),))
 
     def save_draft(self, conversation: int, draft: str) -> None:
-        self._db.execute("UPDATE conversations SET draft = ? WHERE id = ?", (draft, conversation))
+        self._db.execute(
+            "UPDATE conversations SET draft = ?, updated = ? WHERE id = ?", (draft, time.time(), conversation)
+        )
 
     # Messages
 

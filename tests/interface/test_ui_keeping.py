@@ -45,6 +45,39 @@ async def test_the_last_chat_and_the_unsent_prompt_come_back(ready: Paths) -> No
     again.close()
 
 
+@pytest.mark.parametrize("draft", ["", "unsent"])
+async def test_a_start_shows_the_chat_that_was_open_at_the_end(paths: Paths, draft: str) -> None:
+    stored(paths, ("older question", "older answer"))
+    stored(paths, ("newer question", "newer answer"))
+    app = chat(paths)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await soon(lambda: "newer answer" in shown(app))
+        await pilot.press("ctrl+o")
+        await soon(lambda: isinstance(app.screen, PickerScreen))
+        await pilot.press("enter")
+        await soon(lambda: "older answer" in shown(app))
+        app.prompt.text = draft
+        await pilot.press("ctrl+q")
+    app.close()
+    again = chat(paths)
+    async with again.run_test(size=(80, 24)):
+        await soon(again._restored.is_set)
+        assert "older answer" in shown(again)
+        assert again.prompt.text == draft
+    again.close()
+
+
+def test_opening_a_chat_or_saving_its_draft_makes_it_the_last(paths: Paths) -> None:
+    first, second = stored(paths, ("a", "b")), stored(paths, ("c", "d"))
+    history = History(paths.history)
+    for use in (lambda: history.claim(first), lambda: history.save_draft(first, "draft")):
+        history._db.execute("UPDATE conversations SET updated = id")
+        assert [chat.id for chat in history.conversations()] == [second, first]
+        use()
+        assert [chat.id for chat in history.conversations()] == [first, second]
+    history.close()
+
+
 async def test_the_prompt_is_saved_while_it_is_typed(ready: Paths) -> None:
     app = chat(ready)
     async with app.run_test() as pilot:
