@@ -7,6 +7,7 @@ libraries of one name.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -16,6 +17,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from engine.errors import NativeError
 
 Figures = dict[str, Any]
 
@@ -45,16 +48,20 @@ class Row:
     def run(self) -> Figures:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("run\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has died; the empty line below says so
+            self._process.stdin.write("run\n")
+            self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"row {self.name} died with exit code {self._process.wait()}")
+            raise NativeError(
+                f"row {self.name} ended with exit code {self._process.wait()}", hint="see above"
+            )
         figures: Figures = json.loads(line)
         return figures
 
     def close(self) -> None:
-        if self._process.stdin:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait()
 
@@ -72,7 +79,8 @@ def _ours(args: Namespace) -> Callable[[], Figures]:
 
     wishes = Wishes(n_ctx=args.prompt + args.predict + 256, n_threads=args.threads)
     session = Session.load(args.model, make_plan(detect(), read_model_info(args.model), wishes))
-    prompt = session.tokenize_text(_text())[: args.prompt]
+    tokens = session.vocab.tokenize(_text(), add_special=True, parse_special=True)
+    prompt = tuple(tokens[: args.prompt])
     request = Request(
         prompt,
         Sampling(temperature=0.0),

@@ -1,0 +1,46 @@
+"""The benches run and say what they measured; their figures are for people, not for tests."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine.bench import main
+
+
+def rows_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, object]]:
+    assert main([*argv, "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_decode_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, drafted = rows_of(
+        capsys, "decode", "--rows", "ar,s2-exact", "-r", "1", "-n", "24", "-p", "40", "-t", "1"
+    )
+    assert (plain["row"], drafted["row"]) == ("ar", "s2-exact")
+    assert plain["ratio"] == 1.0
+    assert drafted["ratio_to"] == "ar"
+    assert drafted["same_text"] is True
+    assert isinstance(drafted["acceptance"], float)
+
+
+def test_overhead_is_a_share(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(capsys, "overhead", "-r", "1", "-n", "24", "-t", "1")
+    assert [row["row"] for row in rows] == ["ar", "s2-exact"]
+    for row in rows:
+        assert isinstance(row["python_share"], float)
+        assert 0 < row["python_share"] < 1
+
+
+def test_stream_goes_through_engine_and_interface(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(capsys, "stream", "-r", "1", "-n", "40", "-t", "1")
+    assert [row["row"] for row in rows] == ["loop", "engine", "ui"]
+    assert all(isinstance(row["tok_s"], float) and row["tok_s"] > 0 for row in rows)
+
+
+def test_an_unknown_row_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["decode", "--rows", "ar,fast"])
+    assert left.value.code == 1
+    assert "no row 'fast'" in capsys.readouterr().err
