@@ -64,6 +64,8 @@ class Row:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 def _ours(args: Namespace) -> Callable[[], Figures]:
