@@ -6,15 +6,16 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.widgets import TextArea
 
 from app.asker import Asker
 from app.board import Board
+from app.commands import commands
 from app.copy import copy_out
 from app.help import WELCOME, HelpScreen
 from app.library import Library
@@ -28,6 +29,8 @@ from app.text import one_line
 from app.transcript import Transcript
 
 if TYPE_CHECKING:
+    from textual.screen import Screen
+    from textual.theme import Theme
     from textual.timer import Timer
 
     from app.conversation import Entry
@@ -42,7 +45,6 @@ _DRAFT_S = 0.1  # what is typed may be lost for this long
 _LONG_DRAFT_S = 1.0  # a pasted book is not written to the disk ten times a second
 _LONG_DRAFT = 100_000
 _STATUS_S = 1.0
-_ALWAYS = ("quit", "command_palette")
 
 
 def _key(keys: str, action: str, text: str) -> Binding:
@@ -105,11 +107,21 @@ class ChatApp(App[None]):
             self._watch_terminal()
         draft = await self._library.start()
         self._mode = self._mode or await self._library.mode()
+        await self._restore_theme()
         self._show_chat(draft)
         self._restored.set()
         self._save_soon()
         for text in self._early_notices:
             self._notice(text)
+
+    async def _restore_theme(self) -> None:
+        theme = await self._library.theme()
+        if theme in self.available_themes:  # another version may have had others
+            self.theme = theme
+        self.theme_changed_signal.subscribe(self, self._remember_theme)
+
+    async def _remember_theme(self, theme: Theme) -> None:
+        await self._library.remember_theme(theme.name)
 
     def _show_chat(self, draft: str) -> None:
         self.transcript.load(self._library.open.views)
@@ -236,7 +248,7 @@ class ChatApp(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         # These keys belong to the chat; a list or the help on top of it has its own.
-        return action in _ALWAYS or len(self.screen_stack) == 1
+        return action == "quit" or len(self.screen_stack) == 1
 
     async def action_stop(self) -> None:
         await self._asker.stop()
@@ -299,6 +311,9 @@ class ChatApp(App[None]):
                 self._hint("That chat is open in another window.")
 
         await self.push_screen(PickerScreen(others), chosen)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
+        return commands(self)
 
     async def action_help(self) -> None:
         await self.push_screen(HelpScreen())

@@ -54,6 +54,12 @@ class Library:
     async def remember_mode(self, mode: str) -> None:
         await self._recorder.call(lambda h: h.set_setting("mode", mode), None)
 
+    async def theme(self) -> str:
+        return await self._recorder.call(lambda h: h.setting("theme"), "")
+
+    async def remember_theme(self, theme: str) -> None:
+        await self._recorder.call(lambda h: h.set_setting("theme", theme), None)
+
     def last_words(self, answer: Answer | None, draft: str, status: Status) -> Callable[[History], None]:
         """What is still to be stored at the end, taken now: the text so far and the unsent prompt."""
         conversation, entry = self.open, self.open.last_answer

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+from textual.document._document import Document
 from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
@@ -103,7 +104,7 @@ class Prompt(TextArea):
     def take(self, sent: str) -> None:
         """Removes `sent`, and leaves what was typed behind it since."""
         if self.text.startswith(sent):
-            self.delete((0, 0), self.document.get_location_from_index(len(sent)))
+            self.delete((0, 0), cast(Document, self.document).get_location_from_index(len(sent)))
         else:
             self.clear()
 
