@@ -15,6 +15,7 @@ from textual.widgets import TextArea
 
 from app.asker import Asker
 from app.board import Board
+from app.colours import Colourless
 from app.commands import commands
 from app.copy import copy_out
 from app.help import WELCOME, HelpScreen
@@ -73,6 +74,8 @@ class ChatApp(App[None]):
 
     def __init__(self, paths: Paths, options: ChatOptions) -> None:
         super().__init__()
+        if self.no_color:
+            self._filters = [Colourless()]
         self._paths = paths
         self._options = options
         # Kept, because a query only looks at the screen on top, which may be the help.

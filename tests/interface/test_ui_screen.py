@@ -193,22 +193,48 @@ async def test_text_can_be_selected_with_the_mouse(ready: Paths) -> None:
     app.close()
 
 
-async def test_without_colours_the_speakers_can_still_be_told_apart(
-    ready: Paths, monkeypatch: pytest.MonkeyPatch
+def segments_of(app: ChatApp) -> list[Segment]:
+    return [segment for strip in app.screen._compositor.render_strips() for segment in strip]
+
+
+def coloured(app: ChatApp) -> list[str]:
+    """Texts that would be sent with a colour."""
+    return [text for text, style, _ in segments_of(app) if style and (style.color or style.bgcolor)]
+
+
+def marked(app: ChatApp, attribute: str) -> str:
+    """The text with an attribute such as "reverse"."""
+    return "".join(text for text, style, _ in segments_of(app) if style and getattr(style, attribute))
+
+
+async def test_without_colours_everything_can_still_be_told_apart(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    stored(ready, ("question", "answer"))
-    app = chat(ready)
-    async with app.run_test(size=(80, 24)):
+    stored(paths, ("earlier", "answer"))
+    stored(paths, ("question", "answer with `code`\n\n```python\nprint(1)\n```\n> quote"))
+    app = chat(paths)
+    async with app.run_test(size=(80, 24)) as pilot:
         await soon(lambda: "answer" in shown(app))
-        strips = app.screen._compositor.render_strips()
-        for segment in (segment for strip in strips for segment in strip):
-            colour = segment.style.color if segment.style else None
-            if colour is not None and colour.triplet is not None:
-                assert len(set(colour.triplet)) == 1, f"{segment.text!r} is coloured"
+        app.theme = "nord"
+        app._hint("a hint")
+        await pilot.press("a", "b", "shift+left")
+        await soon(lambda: "b" in marked(app, "reverse"))
+        assert coloured(app) == []
         lines = screen_lines(app)
         assert lines[0].startswith("┃ question")
         assert lines[2].startswith("  answer")
+        await pilot.press("ctrl+o")
+        await soon(lambda: "earlier" in marked(app, "underline"))
+        assert coloured(app) == []
+        await pilot.press("escape", "f1")
+        await soon(lambda: isinstance(app.screen, HelpScreen))
+        assert coloured(app) == []
+        await pilot.press("escape", "ctrl+p")
+        await soon(lambda: "New chat" in "\n".join(screen_lines(app)))
+        await pilot.press("down")
+        await soon(lambda: "Copy the last answer" in marked(app, "underline"))
+        assert coloured(app) == []
     app.close()
 
 
