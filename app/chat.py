@@ -209,6 +209,7 @@ class ChatApp(App[None]):
 
     def _answer(self, entry: Entry) -> None:
         self._is_answering = True
+        self.status.say("")  # what happens now matters more than any hint
         self.run_worker(self._await_answer(entry), group="answer")
         self._ticks.resume()
         self._asker.waiting(self._refresh_status())
@@ -355,7 +356,7 @@ class ChatApp(App[None]):
     # Words to the user
 
     def _hint(self, text: str) -> None:
-        self.notify(text, timeout=3, markup=False)
+        self.status.say(text)
 
     def _notice(self, text: str) -> None:
         """Stays in the transcript, because it may be read much later."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from textual.content import Content
 from textual.widgets import Static
@@ -11,11 +13,14 @@ from app.labels import ModeLabel, acceptance, per_pass, speed
 from app.text import one_line
 from engine.events import Timings
 
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
 #: Each state has a glyph and a word, because a colour alone says nothing on a terminal without colours.
 GLYPHS = {"ready": "●", "answering": "▶", "waiting": "◌", "stopping": "■", "problem": "▲"}
 
-
 _GAP = " │ "
+_HINT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +37,46 @@ class Status:
 
 
 class StatusLine(Static):
-    """Drops what matters least where the terminal is narrow."""
+    """Drops what matters least where the terminal is narrow.
+
+    A hint takes its place for a moment: above it, it would hide the lines that stream in.
+    """
 
     def __init__(self) -> None:
         super().__init__(id="status", markup=False)
         self._status = Status()
+        self.hint = ""
+        self._hint_end: Timer | None = None
 
     @property
     def text(self) -> str:
-        return _fit(self._status, self.size.width).plain
+        return self._content.plain
+
+    @property
+    def _content(self) -> Content:
+        if self.hint:
+            return Content.styled(one_line(self.hint, 500), "bold")
+        return _fit(self._status, self.size.width)
 
     def show(self, status: Status) -> None:
         if status != self._status:
             self._status = status
-            self.update(_fit(status, self.size.width), layout=False)
+            if not self.hint:
+                self._draw()
+
+    def say(self, hint: str) -> None:
+        """Shows `hint`, "" to end it."""
+        if self._hint_end is not None:
+            self._hint_end.stop()
+        self.hint = hint
+        self._hint_end = self.set_timer(_HINT_S, partial(self.say, "")) if hint else None
+        self._draw()
+
+    def _draw(self) -> None:
+        self.update(self._content, layout=False)
 
     def on_resize(self) -> None:
-        self.update(_fit(self._status, self.size.width), layout=False)
+        self._draw()
 
 
 def _fit(status: Status, width: int) -> Content:

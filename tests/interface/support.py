@@ -75,8 +75,9 @@ def status(app: ChatApp) -> str:
     return app.status.text
 
 
-def hints(app: ChatApp) -> list[str]:
-    return [notification.message for notification in app._notifications]
+def hint(app: ChatApp) -> str:
+    """What the status line says for a moment, uncut."""
+    return app.status.hint
 
 
 def rows(paths: Paths, query: str) -> list[Any]:

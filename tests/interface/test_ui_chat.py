@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import chat, engine_pid, hints, rows, shown, soon, status
+from support import chat, engine_pid, hint, rows, shown, soon, status
 
 from app.chat import ChatApp
 from engine.paths import Paths
@@ -102,7 +102,7 @@ async def test_ctrl_c_never_quits(ready: Paths) -> None:
         for _ in range(3):
             await pilot.press("ctrl+c")
         assert app.is_running
-        assert "Ctrl+Q quits." in hints(app)
+        assert hint(app) == "Ctrl+Q quits."
     app.close()
 
 
@@ -227,7 +227,7 @@ async def test_a_question_while_an_answer_is_written_stays_in_the_prompt(ready: 
         await soon(lambda: app._asker.has_text)
         app.prompt.text = "next"
         app.prompt._send()
-        await soon(lambda: "An answer is being written. Esc stops it." in hints(app))
+        await soon(lambda: hint(app) == "An answer is being written. Esc stops it.")
         assert app.prompt.text == "next"
         for key in ("ctrl+n", "ctrl+o", "ctrl+r"):
             await pilot.press(key)

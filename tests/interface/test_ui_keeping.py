@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import chat, hints, rows, shown, soon, status
+from support import chat, hint, rows, shown, soon, status
 from test_ui_chat import LONG, answered, ask, is_ready
 
 from app.history import History
@@ -259,7 +259,7 @@ async def test_copying_goes_to_a_file_as_well(ready: Paths) -> None:
         await soon(lambda: "answer with" in shown(app))
         await pilot.press("ctrl+y")
         file = ready.state / "last-answer.md"
-        await soon(lambda: any(str(file) in hint for hint in hints(app)))
+        await soon(lambda: str(file) in hint(app))
         assert file.read_text() == "answer with [markup] 猫"
         assert file.stat().st_mode & 0o777 == 0o600
         assert app.clipboard == "answer with [markup] 猫"

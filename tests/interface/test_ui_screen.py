@@ -296,3 +296,24 @@ async def test_nothing_of_a_longer_chat_stays_on_the_screen(paths: Paths) -> Non
         await soon(lambda: "F1 shows the keys" in glass.text)
         assert "short" not in glass.text
     app.close()
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_hint_covers_nothing_of_the_answer(ready: Paths, size: tuple[int, int]) -> None:
+    stored(ready, ("question", "\n".join(f"{'x' * 50}{number}  " for number in range(30))))
+    app = chat(ready)
+    async with app.run_test(size=size) as pilot:
+        await soon(is_ready(app))
+        glass = Glass(app)
+        await soon(lambda: "x29" in glass.text)
+        before = glass.text.splitlines()
+        for key, words in (("ctrl+y", "Copied"), ("ctrl+t", "=exact:"), ("ctrl+c", "Ctrl+Q quits.")):
+            await pilot.press(key)
+            await soon(lambda words=words: words in glass.text.splitlines()[-4])  # type: ignore[misc]
+            app._refresh_status()
+            await pilot.pause()
+            lines = glass.text.splitlines()
+            assert words in lines[-4]
+            assert [*lines[:-4], *lines[-3:]] == [*before[:-4], *before[-3:]]
+        await soon(lambda: "● ready" in glass.text.splitlines()[-4])
+    app.close()
