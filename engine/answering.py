@@ -24,6 +24,9 @@ _FIRST_WAIT_S = 1.0
 #: thread stops one of them and the others wait at the next barrier: 25 a second cost up to 8 % of tokens/s.
 _GATHER_S = 0.1
 
+#: An answer carries its own figures; telemetry repeats them this often, for those who only watch.
+_TELL_EVERY_S = 1.0
+
 
 class JobResponse(Response):
     """The answer to a job. When the client goes, the job is cancelled, wherever it is."""
@@ -33,6 +36,7 @@ class JobResponse(Response):
         self._state = state
         self._job = job
         self._reply = Reply(job.call, job.id, model)
+        self._told_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -75,4 +79,7 @@ class JobResponse(Response):
         self._reply.take(await self._job.mailbox.get(timeout_s))
         if self._reply.timings is not None:
             self._state.timings = self._reply.timings
-        self._state.touch()
+        now = time.monotonic()
+        if self._reply.ended or now - self._told_at >= _TELL_EVERY_S:
+            self._told_at = now
+            self._state.touch()
