@@ -35,7 +35,6 @@ class Handle:
     paths: Paths
     hello: Handshake
     process: EngineProcess | None
-    log_offset: int
     oom_kills: int
 
     @property
@@ -63,7 +62,7 @@ def find_engine(paths: Paths) -> Handle | None:
     """The running engine, None when there is none."""
     _check_folder(paths.socket.parent)
     hello = _hello(paths.socket)
-    return None if hello is None else _handle(paths, hello, None, 0)
+    return None if hello is None else _handle(paths, hello, None)
 
 
 def ensure_engine(
@@ -82,7 +81,7 @@ def ensure_engine(
     while time.monotonic() < deadline:
         hello = _hello(paths.socket, attach=True)
         if hello is not None:
-            return _handle(paths, hello, process, offset)
+            return _handle(paths, hello, process)
         if process is None:
             process = _spawn(paths, service, linger_s)
         code = process.poll()
@@ -95,7 +94,7 @@ def ensure_engine(
     raise EngineUnavailable(f"the engine did not answer within {timeout_s:g} s", hint=_holder(paths))
 
 
-def _handle(paths: Paths, hello: Handshake, process: EngineProcess | None, offset: int) -> Handle:
+def _handle(paths: Paths, hello: Handshake, process: EngineProcess | None) -> Handle:
     if hello.api[0] != API_VERSION[0]:
         _discard(process)
         raise EngineUnavailable(
@@ -106,7 +105,7 @@ def _handle(paths: Paths, hello: Handshake, process: EngineProcess | None, offse
     if process is not None and process.pid != hello.pid:
         _discard(process)
         process = None
-    return Handle(paths, hello, process, offset, death.oom_kill_count())
+    return Handle(paths, hello, process, death.oom_kill_count())
 
 
 def _hello(path: Path, *, attach: bool = False) -> Handshake | None:
