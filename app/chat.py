@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
@@ -116,6 +117,7 @@ class ChatApp(App[None]):
         self._save_soon()
         for text in self._early_notices:
             self._notice(text)
+        gc.freeze()  # what is here stays; looking through it again and again took a tenth of drawing
 
     async def _restore_theme(self) -> None:
         theme = await self._library.theme()

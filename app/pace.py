@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Of one core's time, what drawing may take while the decode threads want all of it.
-_SHARE = 0.02
+_SHARE = 0.015
 _FASTEST_S = 0.2
 _SLOWEST_S = 1.0
 

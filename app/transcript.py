@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from textual.selection import Selection
 
 _RESIZE_REST_S = 0.06
+_BAR_STEPS = 2  # positions of the scroll bar per cell
 _PAGE = 30  # messages that are shown at first and added when the view reaches its top
 
 
@@ -51,6 +52,7 @@ class Transcript(ScrollView, can_focus=False):
         self._ready: dict[int, Strip] = {}  # drawn lines by number
         self._renderer: MarkdownRenderer | None = None
         self._drawn_width = 0
+        self._bar_looks: tuple[int, ...] = ()
         self._following = True
 
     @property
@@ -113,7 +115,6 @@ class Transcript(ScrollView, can_focus=False):
         if size != self.virtual_size:
             # An ordinary assignment lays out the whole screen; only the scroll bar depends on this.
             self.set_reactive(ScrollView.virtual_size, size)
-            self.vertical_scrollbar.window_virtual_size = size.height
         self._scroll_to_end(follow)
         self.refresh_lines(start + same, max(len(old), len(new)) - same)
 
@@ -121,6 +122,16 @@ class Transcript(ScrollView, can_focus=False):
         self._following = follow
         end = max(0, len(self._lines) - self.size.height)
         self.scroll_to(y=end if follow else min(self.scroll_y, end), animate=False, immediate=True)
+        self._move_bar()
+
+    def _move_bar(self) -> None:
+        """Draws the scroll bar where it would look different; all of it is drawn at every change."""
+        total, height = max(1, len(self._lines)), self.size.height
+        looks = tuple(round(_BAR_STEPS * height * share / total) for share in (height, self.scroll_y))
+        if looks != self._bar_looks:
+            self._bar_looks = looks
+            self.vertical_scrollbar.window_virtual_size = total
+            self.vertical_scrollbar.position = self.scroll_y
 
     @property
     def _text_width(self) -> int:
@@ -147,7 +158,9 @@ class Transcript(ScrollView, can_focus=False):
         self._settle = self.set_interval(_RESIZE_REST_S, self._resized, pause=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
+        if round(old_value) != round(new_value):
+            self.refresh(self.size.region)
+        self._move_bar()
         self._following = new_value >= self.max_scroll_y
         if new_value == 0 and old_value > 0 and self._first > 0:
             self.call_later(self._reveal)
@@ -188,27 +201,30 @@ class Transcript(ScrollView, can_focus=False):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         # The base class runs its box model over every line of every frame; there is no box here.
-        strips = [self.render_line(y) for y in range(crop.y, crop.bottom)]
+        top = self.scroll_offset.y
+        numbers = range(top + crop.y, top + crop.bottom)
+        if missing := [number for number in numbers if number not in self._ready]:
+            self._draw(missing)
+        strips = [self._ready[number] for number in numbers]
         if crop.x == 0 and crop.width >= self.size.width:
             return strips
         return [strip.crop(crop.x, crop.right) for strip in strips]
 
     def render_line(self, y: int) -> Strip:
-        number = self.scroll_offset.y + y
-        strip = self._ready.get(number)
-        if strip is None:
-            strip = self._ready[number] = self._draw(number)
-        return strip
+        return self.render_lines(Region(0, y, self.size.width, 1))[0]
 
-    def _draw(self, number: int) -> Strip:
-        style = self.rich_style
-        strip = Strip(self._lines[number] if number < len(self._lines) else [])
-        if (selection := self.text_selection) is not None:
-            strip = _highlighted(strip, selection.get_span(number), self.screen)
-        strip = strip.apply_style(style).adjust_cell_length(self.size.width, style)
-        for line_filter in self.get_line_filters():
-            strip = strip.apply_filter(line_filter, self.background_colors[1])
-        return strip.apply_offsets(0, number)
+    def _draw(self, numbers: list[int]) -> None:
+        """Each look at a style walks up the tree of widgets: once for all lines of a frame."""
+        style, background, filters = self.rich_style, self.background_colors[1], self.get_line_filters()
+        selection, width = self.text_selection, self.size.width
+        for number in numbers:
+            strip = Strip(self._lines[number] if number < len(self._lines) else [])
+            if selection is not None:
+                strip = _highlighted(strip, selection.get_span(number), self.screen)
+            strip = strip.apply_style(style).adjust_cell_length(width, style)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, background)
+            self._ready[number] = strip.apply_offsets(0, number)
 
     # Selection with the mouse
 

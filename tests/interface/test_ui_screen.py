@@ -128,6 +128,31 @@ async def test_the_view_follows_unless_the_user_scrolled_up(ready: Paths) -> Non
     app.close()
 
 
+def bar_cells(app: ChatApp) -> tuple[float, float]:
+    """Where the scroll bar's thumb starts and how long it is, in cells."""
+    bar, height = app.transcript.vertical_scrollbar, app.transcript.size.height
+    total = max(height, bar.window_virtual_size)
+    return height * bar.position / total, height * height / total
+
+
+async def test_the_scroll_bar_shows_the_place_while_text_arrives(paths: Paths) -> None:
+    app = chat(paths)
+    async with app.run_test(size=(80, 24)) as pilot:
+        message = Message("assistant", "")
+        app.transcript.add(message)
+        for _ in range(60):
+            message.append("One more paragraph.\n\n")
+            app.transcript.redraw(message)
+            start, length = bar_cells(app)
+            height, total = app.transcript.size.height, len(app.transcript._lines)
+            assert length == pytest.approx(height * height / max(height, total), abs=0.5)
+            assert start + length == pytest.approx(height, abs=1)
+        app.action_scroll_home()
+        await pilot.pause()
+        assert bar_cells(app)[0] == 0
+    app.close()
+
+
 async def test_keys_and_help_work_while_text_streams(ready: Paths) -> None:
     app = chat(ready, **LONG)
     async with app.run_test(size=(80, 24)) as pilot:
