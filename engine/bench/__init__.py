@@ -15,9 +15,10 @@ def main(argv: Sequence[str]) -> int:
     """Runs `s2chat bench ARGV`; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    from engine.bench import decode, overhead, stream
+    from engine.bench import decode, kernels, overhead, stream
 
-    run = {"decode": decode.run, "overhead": overhead.run, "stream": stream.run}[args.bench]
+    benches = {"decode": decode, "kernels": kernels, "overhead": overhead, "stream": stream}
+    run = benches[args.bench].run
     try:
         run(args)
     except S2Error as error:
@@ -45,4 +46,27 @@ def _parser() -> argparse.ArgumentParser:
     decode.add_argument("-p", "--prompt", type=int, default=512, metavar="N", help="tokens in the prompt")
     benches.add_parser("overhead", parents=[common], help="Python's share of a block's time")
     benches.add_parser("stream", parents=[common], help="what the engine process and the UI cost")
+    _add_kernels(benches.add_parser("kernels", help="what matrix kernels need for several rows against one"))
     return parser
+
+
+def _add_kernels(kernels: argparse.ArgumentParser) -> None:
+    kernels.add_argument("--types", metavar="LIST", help="types of weights (default: Q4_0,Q4_K,Q8_0)")
+    kernels.add_argument("--kinds", default="dense,expert", metavar="LIST", help="default: dense,expert")
+    kernels.add_argument(
+        "--rows", type=_numbers, default=[1, 2, 4, 8], metavar="LIST", help="default: 1,2,4,8"
+    )
+    kernels.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: one per core)")
+    kernels.add_argument("-r", "--rounds", type=int, default=15, metavar="N", help="alternations")
+    kernels.add_argument("--no-stock", dest="stock", action="store_false", help="leave stock llama.cpp out")
+    kernels.add_argument(
+        "--check", action="store_true", help="compare bits instead of times (default: all types)"
+    )
+    kernels.add_argument("--json", action="store_true", help="one JSON object per row")
+
+
+def _numbers(text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers from 1 up")
+    return [int(word) for word in words]
