@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from engine.request import MODES
+from engine.request import CACHE_TYPES, MODES
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "assets" / "smolmoe-32x8.gguf"
 
@@ -65,6 +65,15 @@ FLAGS = (
         "context size in tokens; chosen for the machine by default",
     ),
     Flag(("-t", "--threads"), "load", "n_threads", int, "threads that decode"),
+    Flag(
+        ("--cache-type",),
+        "load",
+        "cache_type",
+        str,
+        "type of the KV cache: f16, or q8_0 for nearly half its memory (-ctk and -ctv of llama.cpp)",
+        "TYPE",
+        tuple(CACHE_TYPES),
+    ),
     Flag(("-n", "--predict"), "request", "max_tokens", int, "longest answer in tokens, -1 for no limit"),
     Flag(("--temp",), "request", "temperature", number, "temperature, 0 for the likeliest token"),
     Flag(("--top-k",), "request", "top_k", int, "sample from the K likeliest tokens, 0 for all", "K"),

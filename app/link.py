@@ -101,7 +101,10 @@ class EngineLink:
 
     async def _ask_for_model(self, client: EngineClient) -> None:
         try:
-            await client.load(self._load.model, n_ctx=self._load.n_ctx, n_threads=self._load.n_threads)
+            load = self._load
+            await client.load(
+                load.model, n_ctx=load.n_ctx, n_threads=load.n_threads, cache_type=load.cache_type
+            )
         except Busy as error:
             hint = "this chat goes on with the model that is loaded"
             self._listener.engine_problem(Busy(error.message, hint=hint))

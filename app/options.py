@@ -15,6 +15,7 @@ class Load:
     model: Path
     n_ctx: int | None = None
     n_threads: int | None = None
+    cache_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

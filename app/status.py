@@ -91,6 +91,8 @@ def _rows(handle: Handle, snapshot: Snapshot) -> list[tuple[str, str]]:
             ("experts", f"{model.n_expert_used} of {model.n_expert} per token" if model.is_moe else "none"),
             ("context", f"{model.n_ctx} tokens, trained for {model.n_ctx_train}"),
         ]
+    if snapshot.plan and snapshot.plan.cache_type != "f16":
+        rows.append(("KV cache", snapshot.plan.cache_type))
     card = next((mode for mode in snapshot.modes if mode.name == snapshot.settings.mode), None)
     if card:
         rows.append(("mode", f"{ModeLabel(card.name, card.exact)}: {card.summary}"))

@@ -105,5 +105,6 @@ def _plan_card(plan: Plan) -> dict[str, Any]:
         "n_ctx": plan.n_ctx,
         "n_threads": plan.n_threads,
         "n_ubatch": plan.n_ubatch,
+        "cache_type": plan.cache_type,
         "reasons": dict(plan.reasons),
     }

@@ -72,6 +72,7 @@ class EngineClient:
         *,
         n_ctx: int | None = None,
         n_threads: int | None = None,
+        cache_type: str | None = None,
         mode: str | None = None,
         draft_experts: int | None = None,
         draft_length: int | None = None,
@@ -80,6 +81,7 @@ class EngineClient:
         wishes = {
             "n_ctx": n_ctx,
             "n_threads": n_threads,
+            "cache_type": cache_type,
             "mode": mode,
             "draft_experts": draft_experts,
             "draft_length": draft_length,

@@ -69,6 +69,7 @@ class PlanCard:
     n_ctx: int
     n_threads: int
     n_ubatch: int
+    cache_type: str = "f16"
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from engine.device import Device
 from engine.errors import BadRequest
 from engine.model import ModelInfo
-from engine.request import MODES, Speculation
+from engine.request import CACHE_TYPES, MODES, Speculation
 
 CONTEXT_DEFAULT = 8192
 CONTEXT_MIN = 64
@@ -23,6 +24,7 @@ class Wishes:
 
     n_ctx: int | None = None
     n_threads: int | None = None
+    cache_type: str | None = None
     mode: str | None = None
     draft_experts: int | None = None
     draft_length: int | None = None
@@ -32,14 +34,15 @@ class Wishes:
 class Plan:
     """How a model is loaded and decoded here.
 
-    `threads_fixed`: the number was asked for, so it stays when others crowd the machine. `repack`: a second,
-    faster copy of some weights is kept.
+    `cache_type`: a key of CACHE_TYPES, for keys and values alike. `threads_fixed`: the number was asked for,
+    so it stays when others crowd the machine. `repack`: a second, faster copy of some weights is kept.
     """
 
     n_ctx: int
     n_threads: int
     threads_fixed: bool
     n_ubatch: int
+    cache_type: str
     repack: bool
     speculation: Speculation
     reasons: dict[str, str] = field(default_factory=dict)
@@ -50,11 +53,14 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
     """Raises BadRequest when a wish makes no sense for this model."""
     reasons: dict[str, str] = {}
     notices: list[str] = []
+    cache_type = _cache_type(wishes, reasons)
+    cell_bytes = math.ceil(model.kv_bytes_per_token * CACHE_TYPES[cache_type] / CACHE_TYPES["f16"])
     return Plan(
-        n_ctx=_context(device, model, wishes, reasons, notices),
+        n_ctx=_context(device, model, cell_bytes, wishes, reasons, notices),
         n_threads=_threads(device, wishes, reasons),
         threads_fixed=bool(wishes.n_threads),
         n_ubatch=UBATCH,
+        cache_type=cache_type,
         repack=_repack(device, model, reasons, notices),
         speculation=_speculation(model, wishes, reasons, notices),
         reasons=reasons,
@@ -62,12 +68,25 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
     )
 
 
+def _cache_type(wishes: Wishes, reasons: dict[str, str]) -> str:
+    reasons["cache_type"] = "default" if wishes.cache_type is None else "asked for"
+    cache_type = wishes.cache_type or "f16"
+    if cache_type not in CACHE_TYPES:
+        raise BadRequest(f"unknown cache type {cache_type!r}", hint="one of " + ", ".join(CACHE_TYPES))
+    return cache_type
+
+
 def _context(
-    device: Device, model: ModelInfo, wishes: Wishes, reasons: dict[str, str], notices: list[str]
+    device: Device,
+    model: ModelInfo,
+    cell_bytes: int,
+    wishes: Wishes,
+    reasons: dict[str, str],
+    notices: list[str],
 ) -> int:
     trained = model.n_ctx_train or CONTEXT_DEFAULT
     if wishes.n_ctx:
-        _check_context(device, model, wishes.n_ctx, notices)
+        _check_context(device, cell_bytes, wishes.n_ctx, notices)
         if wishes.n_ctx > trained:
             notices.append(
                 f"the model was trained for {trained} tokens; a context of {wishes.n_ctx} may ramble"
@@ -75,7 +94,7 @@ def _context(
         reasons["n_ctx"] = "asked for"
         return wishes.n_ctx
     # An eighth of what is free: the weights, the user interface and the rest of the machine need theirs.
-    room = device.available_bytes // 8 // max(1, model.kv_bytes_per_token)
+    room = device.available_bytes // 8 // max(1, cell_bytes)
     n_ctx = max(CONTEXT_MIN, min(trained, CONTEXT_DEFAULT, max(CONTEXT_MIN * 8, room // 256 * 256)))
     reasons["n_ctx"] = (
         "the model's own" if n_ctx == trained else "default" if n_ctx == CONTEXT_DEFAULT else "memory"
@@ -83,13 +102,13 @@ def _context(
     return n_ctx
 
 
-def _check_context(device: Device, model: ModelInfo, n_ctx: int, notices: list[str]) -> None:
+def _check_context(device: Device, cell_bytes: int, n_ctx: int, notices: list[str]) -> None:
     if not CONTEXT_MIN <= n_ctx <= CONTEXT_MAX:
         raise BadRequest(
             f"a context of {n_ctx} tokens makes no sense", hint=f"from {CONTEXT_MIN} to {CONTEXT_MAX}"
         )
     # Not refused: layers that keep less than a full KV cache make this an upper bound.
-    needed = n_ctx * model.kv_bytes_per_token
+    needed = n_ctx * cell_bytes
     if needed > device.available_bytes:
         notices.append(
             f"a context of {n_ctx} tokens needs up to {needed / 1e9:.1f} GB, "

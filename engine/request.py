@@ -30,6 +30,9 @@ MODES: dict[str, Mode] = {
     )
 }
 
+#: Types of the KV cache, named as in llama.cpp, and their bytes per number.
+CACHE_TYPES = {"f16": 2.0, "q8_0": 34 / 32}
+
 MAX_DRAFT_LENGTH = (
     31  # root + drafts are verified in one pass of at most 32 rows, the width the exact kernels cover
 )

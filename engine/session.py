@@ -19,6 +19,7 @@ from engine.timeline import ROWS_EXACT, Timeline
 from engine.vocab import Vocab
 
 _REPLIES_KEPT = 256  # answers whose token ids are remembered, so that their KV cells are found again
+_GGML_TYPES = {"f16": 1, "q8_0": 8}  # enum ggml_type
 _DECODE_NO_ROOM, _DECODE_ABORTED = 1, 2  # return values of llama_decode
 
 
@@ -224,12 +225,13 @@ def _make_context(bindings: Any, model: Any, info: ModelInfo, plan: Plan) -> Any
     params.n_ctx = plan.n_ctx
     params.n_batch = params.n_ubatch = plan.n_ubatch
     params.n_threads = params.n_threads_batch = plan.n_threads
+    params.type_k = params.type_v = _GGML_TYPES[plan.cache_type]
     params.swa_full = True  # a sliding window that forgets cannot be rolled back
     params.no_perf = True
     context = bindings.llama_init_from_model(model, params)
     if context is None:
         raise ModelError(
             f"{info.path}: no context of {plan.n_ctx} tokens: {log.last() or 'not enough memory'}",
-            hint="try a smaller -c",
+            hint="try a smaller -c" if plan.cache_type == "f16" else "try a smaller -c, or --cache-type f16",
         )
     return context

@@ -135,7 +135,12 @@ class EngineState:
         """What is loaded fulfils `load` as well, though it was asked for in other words."""
         given = dict(current.wishes)
         if self.loaded is not None:
-            given |= {"n_ctx": self.loaded.n_ctx, "n_threads": self.loaded.plan.n_threads}
+            plan = self.loaded.plan
+            given |= {
+                "n_ctx": self.loaded.n_ctx,
+                "n_threads": plan.n_threads,
+                "cache_type": plan.cache_type,
+            }
         return current.path == load.path and given.items() >= load.wishes.items()
 
     def _others(self, client: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.errors import BadRequest
 from engine.fields import Fields
-from engine.request import Sampling, Speculation
+from engine.request import CACHE_TYPES, Sampling, Speculation
 
 _NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
 
@@ -89,6 +89,9 @@ def parse_load(body: Mapping[str, Any]) -> Load:
     for name, value in wishes.items():
         if value is not None and value < 1:
             raise fields.wrong(name, "a positive number")
+    wishes["cache_type"] = fields.text("cache_type")
+    if wishes["cache_type"] not in (None, *CACHE_TYPES):
+        raise fields.wrong("cache_type", "one of " + ", ".join(CACHE_TYPES))
     wishes |= parse_speculation(body)
     return Load(Path(model), {name: value for name, value in wishes.items() if value is not None})
 

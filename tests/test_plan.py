@@ -36,7 +36,26 @@ def test_nothing_asked_for() -> None:
     assert plan.speculation.mode == "ar"
     assert plan.speculation.draft_experts == 2
     assert plan.notices == ()
-    assert set(plan.reasons) == {"n_ctx", "n_threads", "repack", "mode", "draft_experts", "draft_length"}
+    assert plan.cache_type == "f16"
+    assert set(plan.reasons) == {
+        "n_ctx",
+        "n_threads",
+        "cache_type",
+        "repack",
+        "mode",
+        "draft_experts",
+        "draft_length",
+    }
+
+
+def test_a_smaller_cache_has_room_for_more() -> None:
+    tight = replace(MACHINE, available_bytes=GB // 2)
+    plain, small = (make_plan(tight, MOE, Wishes(cache_type=name)) for name in ("f16", "q8_0"))
+    assert (plain.cache_type, small.cache_type) == ("f16", "q8_0")
+    assert small.reasons["cache_type"] == "asked for"
+    assert plain.n_ctx * 1.8 < small.n_ctx < plain.n_ctx * 2
+    with pytest.raises(BadRequest, match="unknown cache type"):
+        make_plan(MACHINE, MOE, Wishes(cache_type="q4_0"))
 
 
 def test_a_dense_model_runs_in_ar_and_says_so() -> None:

@@ -22,16 +22,16 @@ MODEL = Path(__file__).parents[2] / "assets" / "smolmoe-32x8.gguf"
 
 
 class Loader:
-    """Sessions by thread count and context size, opened once."""
+    """Sessions by thread count, context size and type of the KV cache, opened once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._sessions: dict[tuple[int, int], Session] = {}
+        self._sessions: dict[tuple[int, int, str], Session] = {}
 
-    def get(self, *, threads: int, n_ctx: int = 8192) -> Session:
-        key = (threads, n_ctx)
+    def get(self, *, threads: int, n_ctx: int = 8192, cache_type: str = "f16") -> Session:
+        key = (threads, n_ctx, cache_type)
         if key not in self._sessions:
-            wishes = Wishes(n_ctx=n_ctx, n_threads=threads)
+            wishes = Wishes(n_ctx=n_ctx, n_threads=threads, cache_type=cache_type)
             plan = make_plan(detect(), read_model_info(self._path), wishes)
             self._sessions[key] = Session.load(self._path, plan)
         return self._sessions[key]

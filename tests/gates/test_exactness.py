@@ -8,6 +8,7 @@ import pytest
 from decoding import Answer, Loader, Script, answer, cache_bytes, prompt_of, request
 
 from engine.native import llama
+from engine.request import CACHE_TYPES
 from engine.session import Session
 from engine.timeline import ROWS_EXACT
 
@@ -25,14 +26,28 @@ SAMPLE = [
     (2, 2100, 0.0, 2, 4),
     (2, 2100, 0.8, 4, 2),
 ]
+SAMPLE_Q8_0 = [  # attention unpacks a q8_0 cache and adds up in F32, on paths of its own
+    (2, 100, 0.0, 2, 4),
+    (1, 100, 0.8, 1, 8),
+    (1, 600, 0.0, 4, 3),
+    (2, 600, 0.8, 2, 31),
+    (1, 2100, 0.8, 3, 5),
+    (2, 2100, 0.0, 2, 4),
+]
 MATRIX = list(
     itertools.product((1, 2, 4), (100, 600, 2100, 6000), (0.0, 0.8), range(1, 9), (1, 2, 4, 8, 16, 31))
 )
 
 
-def check_equal(loader: Loader, passage: str, case: tuple[int, int, float, int, int], tokens: int) -> None:
+def check_equal(
+    loader: Loader,
+    passage: str,
+    case: tuple[int, int, float, int, int],
+    tokens: int,
+    cache_type: str = "f16",
+) -> None:
     threads, cells, temperature, k, length = case
-    session = loader.get(threads=threads)
+    session = loader.get(threads=threads, cache_type=cache_type)
     prompt = prompt_of(session, passage, cells)
     plain = answer(session, request(prompt, temperature=temperature, tokens=tokens))
     drafted = answer(
@@ -57,12 +72,29 @@ def test_text_and_cache_equal_plain_decode(
     check_equal(loader, passage, case, tokens=64)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("case", MATRIX, ids=str)
-def test_text_and_cache_equal_plain_decode_everywhere(
+@pytest.mark.parametrize("case", SAMPLE_Q8_0, ids=str)
+def test_text_and_cache_equal_plain_decode_in_q8_0(
     loader: Loader, passage: str, case: tuple[int, int, float, int, int]
 ) -> None:
-    check_equal(loader, passage, case, tokens=96)
+    check_equal(loader, passage, case, tokens=48, cache_type="q8_0")
+
+
+def test_threads_change_nothing_in_q8_0(loader: Loader, passage: str) -> None:
+    one, two = (loader.get(threads=threads, cache_type="q8_0") for threads in (1, 2))
+    prompt = prompt_of(one, passage, 600)
+    check_same(
+        answer(one, request(prompt, temperature=0.8)),
+        answer(two, request(prompt, mode="s2-exact", temperature=0.8)),
+    )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("cache_type", CACHE_TYPES)
+@pytest.mark.parametrize("case", MATRIX, ids=str)
+def test_text_and_cache_equal_plain_decode_everywhere(
+    loader: Loader, passage: str, case: tuple[int, int, float, int, int], cache_type: str
+) -> None:
+    check_equal(loader, passage, case, tokens=96, cache_type=cache_type)
 
 
 def test_with_penalties_and_narrow_sampling(session: Session, passage: str) -> None:
