@@ -117,10 +117,18 @@ def _number(header: dict[str, Value], key: str, default: int) -> int:
 
 
 def _kv_bytes_per_token(header: dict[str, Value], arch: str) -> int:
-    """Bytes one token takes in an F16 KV cache, all layers."""
+    """Bytes one token takes in an F16 KV cache, all layers; a sliding window is kept whole too."""
     n_head = max(1, _number(header, f"{arch}.attention.head_count", 1))
-    n_head_kv = _number(header, f"{arch}.attention.head_count_kv", n_head)
+    heads_kv = header.get(f"{arch}.attention.head_count_kv")
+    by_layer = [count for count in heads_kv if isinstance(count, int)] if isinstance(heads_kv, tuple) else []
+    if by_layer:  # a layer without heads keeps a state instead
+        n_heads_kv = sum(max(0, count) for count in by_layer)
+    else:
+        n_head_kv = _number(header, f"{arch}.attention.head_count_kv", n_head)
+        n_heads_kv = n_head_kv * _number(header, f"{arch}.block_count", 0)
     head = _number(header, f"{arch}.embedding_length", 0) // n_head
     keys = _number(header, f"{arch}.attention.key_length", head)
     values = _number(header, f"{arch}.attention.value_length", head)
-    return 2 * n_head_kv * (keys + values) * _number(header, f"{arch}.block_count", 0)
+    if f"{arch}.attention.key_length_mla" in header:  # latent attention: the values are a part of the keys
+        values = 0
+    return 2 * n_heads_kv * (keys + values)

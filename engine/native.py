@@ -16,7 +16,7 @@ import numpy.typing as npt
 from engine.errors import NativeError
 from engine.threads import BARRIER_SPINS
 
-ABI_VERSION = 1  # s2_abi_version() of native/s2/s2.h
+ABI_VERSION = 2  # s2_abi_version() of native/s2/s2.h
 
 
 class _RoutingView(ctypes.Structure):
@@ -151,6 +151,8 @@ def _declare(lib: Any) -> None:
     context = ctypes.c_void_p
     lib.s2_set_n_expert_used.argtypes = [context, ctypes.c_int32]
     lib.s2_set_n_expert_used.restype = None
+    lib.s2_set_scale_restored.argtypes = [context, ctypes.c_float]
+    lib.s2_set_scale_restored.restype = None
     lib.s2_set_rows_exact.argtypes = [context, ctypes.c_int32]
     lib.s2_set_rows_exact.restype = None
     lib.s2_set_routing.argtypes = [context, ctypes.c_bool]
@@ -171,6 +173,13 @@ class Hooks:
     def set_experts(self, count: int) -> None:
         """Experts per token for the decode calls that follow; 0 is the model's own k."""
         self._lib.s2_set_n_expert_used(self._context, count)
+
+    def set_scale_restored(self, share: float) -> None:
+        """How far the weights of fewer experts are scaled to the sum of the model's own k: 0 (as it is) to 1.
+
+        Only in families that leave the weights of the chosen as they are, and never with all k.
+        """
+        self._lib.s2_set_scale_restored(self._context, share)
 
     def set_rows_exact(self, rows: int) -> None:
         """Passes of up to `rows` rows give each row the same bits whatever stands beside it."""

@@ -88,7 +88,7 @@ def write_llama(
     writer.add_head_count_kv(2)
     writer.add_rope_dimension_count(_WIDTH // 2)
     writer.add_layer_norm_rms_eps(1e-5)
-    n_vocab = _add_vocabulary(writer)
+    n_vocab = add_vocabulary(writer)
     writer.add_add_bos_token(add_bos)
     if template is not None:
         writer.add_chat_template(template)
@@ -102,7 +102,8 @@ def write_llama(
     return path if path.exists() else sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))[0]
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter) -> int:
+def add_vocabulary(writer: gguf.GGUFWriter) -> int:
+    """Bytes, single letters and a few words; returns how many."""
     kinds = gguf.TokenType
     rows = [("<unk>", kinds.UNKNOWN), ("<s>", kinds.CONTROL), ("</s>", kinds.CONTROL)]
     rows += [(f"<0x{byte:02X}>", kinds.BYTE) for byte in range(256)]

@@ -4,9 +4,37 @@
 #include "ggml.h"
 
 #include <algorithm>
+#include <cmath>
 
 int64_t s2_n_expert_used(const s2_params & params, int64_t n_expert_used) {
     return params.n_expert_used > 0 ? std::min<int64_t>(params.n_expert_used, n_expert_used) : n_expert_used;
+}
+
+// [1, n, n_rows] to [1, n_rows]
+static ggml_tensor * sum_of_weights(ggml_context * ctx, ggml_tensor * weights) {
+    ggml_tensor * sum = ggml_sum_rows(ctx, ggml_reshape_2d(ctx, weights, weights->ne[1], weights->ne[2]));
+    return ggml_clamp(ctx, sum, 6.103515625e-5f, INFINITY); // as in build_moe_ffn: never a division by zero
+}
+
+ggml_tensor * s2_restore_scale(
+        ggml_context    * ctx,
+        const s2_params & params,
+        ggml_tensor     * weights,
+        ggml_tensor     * probs,
+        ggml_tensor     * selected_experts,
+        int64_t           n_expert_used_full) {
+    // The selection is a view on a full ranking, which the full selection is the wider view of.
+    ggml_tensor * ranks = selected_experts->view_src;
+    const int64_t n_used = selected_experts->ne[0];
+    const int64_t n_rows = selected_experts->ne[1];
+    if (params.scale_restored == 0.0f || n_used >= n_expert_used_full || ranks == nullptr) {
+        return weights;
+    }
+    ggml_tensor * full  = ggml_view_2d(ctx, ranks, n_expert_used_full, n_rows, ranks->nb[1], 0);
+    ggml_tensor * scale = ggml_div(ctx, sum_of_weights(ctx, ggml_get_rows(ctx, probs, full)), sum_of_weights(ctx, weights));
+    scale = ggml_scale_bias(ctx, scale, params.scale_restored, 1.0f - params.scale_restored);
+    ggml_tensor * scaled = ggml_mul(ctx, ggml_reshape_2d(ctx, weights, n_used, n_rows), scale);
+    return ggml_reshape_3d(ctx, scaled, 1, n_used, n_rows);
 }
 
 void s2_keep_routing(

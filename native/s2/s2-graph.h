@@ -20,6 +20,19 @@ struct s2_routing_node {
 // Experts per token for one layer: k of the model, or fewer while drafting.
 int64_t s2_n_expert_used(const s2_params & params, int64_t n_expert_used);
 
+// The mixing weights of fewer experts than the model's own, scaled per token towards the sum that all
+// n_expert_used_full have: all the way at params.scale_restored = 1. For families whose weights are probabilities as
+// they stand: with fewer of them the routed branch shrinks beside the rest. Weights of the full count come back
+// untouched.
+//   weights F32 [1, n_used, n_rows], probs F32 [1, n_expert, n_rows]
+ggml_tensor * s2_restore_scale(
+        ggml_context    * ctx,
+        const s2_params & params,
+        ggml_tensor     * weights,
+        ggml_tensor     * probs,
+        ggml_tensor     * selected_experts,
+        int64_t           n_expert_used_full);
+
 // Keeps a layer's router logits and ranks alive until the pass is over.
 void s2_keep_routing(
         const s2_params              & params,

@@ -5,11 +5,15 @@
 #include <atomic>
 
 int32_t s2_abi_version(void) {
-    return 1;
+    return 2;
 }
 
 void s2_set_n_expert_used(llama_context * ctx, int32_t n_expert_used) {
     ctx->s2_get_params().n_expert_used = n_expert_used;
+}
+
+void s2_set_scale_restored(llama_context * ctx, float share) {
+    ctx->s2_get_params().scale_restored = share;
 }
 
 void s2_set_rows_exact(llama_context * ctx, int32_t n_rows) {
@@ -17,7 +21,10 @@ void s2_set_rows_exact(llama_context * ctx, int32_t n_rows) {
 }
 
 void s2_set_routing(llama_context * ctx, bool enabled) {
-    ctx->s2_get_params().routing = enabled;
+    if (ctx->s2_get_params().routing != enabled) {
+        ctx->s2_get_params().routing = enabled;
+        ctx->s2_plan_memory_anew();
+    }
 }
 
 int32_t s2_routing_n_layers(llama_context * ctx) {

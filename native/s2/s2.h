@@ -17,6 +17,11 @@ LLAMA_API int32_t s2_abi_version(void);
 // Experts per token (k') for the decode calls that follow; 0 restores the model's own k.
 LLAMA_API void s2_set_n_expert_used(struct llama_context * ctx, int32_t n_expert_used);
 
+// How far passes with fewer experts scale their weights to the sum of all k, from 0 (not at all, the default) to 1, in
+// families that do not make them sum to one. Right is how alike the experts' outputs are: 0 where they point anywhere,
+// 1 where they are the same. Passes with all k experts are the same whatever is set.
+LLAMA_API void s2_set_scale_restored(struct llama_context * ctx, float share);
+
 // Passes of up to n_rows rows give each row the same bits whatever stands beside it (CPU backend); 0: off.
 LLAMA_API void s2_set_rows_exact(struct llama_context * ctx, int32_t n_rows);
 
