@@ -1,0 +1,34 @@
+#pragma once
+
+// Matrix products of narrow passes: up to S2_ROWS_MAX tokens against weights that are read once for all of them.
+//
+// Each row is computed exactly as if it were alone, whatever the rows and threads, so that verifying a drafted
+// token yields the bits of plain decode. Integer sums are exact; floating-point sums keep one order per row.
+// See native/patches/README.md, 0006.
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ggml_compute_params;
+struct ggml_tensor;
+
+enum { S2_ROWS_MAX = 32 };
+
+// How the weights lie in memory: as in the file, or eight output columns interleaved by eight bytes (ggml's
+// repacked 8x8 blocks). Kernels know no other layout.
+enum s2_layout { S2_LAYOUT_PLAIN, S2_LAYOUT_8X8, S2_LAYOUT_OTHER };
+
+// Computes a MUL_MAT or MUL_MAT_ID of a narrow pass; every thread of the pass calls it. False when no kernel fits,
+// and then nothing was touched: the answer depends on types and shapes, never on the number of rows or threads.
+bool s2_rows_forward(const struct ggml_compute_params * params, struct ggml_tensor * dst, enum s2_layout layout);
+
+// Bytes of work buffer that s2_rows_forward needs for this node; 0 for other nodes.
+size_t s2_rows_work_size(const struct ggml_tensor * node);
+
+#ifdef __cplusplus
+}
+#endif
