@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -45,6 +46,8 @@ class Session:
         self.n_ctx = int(self._llama.llama_n_ctx_seq(context))
         self.notices: list[str] = list(plan.notices)
         self.can_draft = self._check_can_draft()
+        if not self.can_draft:
+            self.plan = replace(plan, speculation=replace(plan.speculation, mode="ar"))
         # GPU kernels are chosen by the number of rows, so a verify pass may round unlike plain decode.
         self.exact = not self._llama.llama_supports_gpu_offload()
         if not self.exact:

@@ -18,7 +18,7 @@ Shape = tuple[int, ...]  # as numpy has it: rows first
 Key = int | float | bool | list[int] | list[bool]
 Array = npt.NDArray[np.float32]
 
-WIDTH, LAYERS, HEAD, HEADS, DENSE_FEED = 64, 3, 32, 2, 96
+WIDTH, HEAD, HEADS, DENSE_FEED = 64, 32, 2, 96
 EXPERTS, USED, FEED = 16, 4, 32
 LATENT, ROPE = 32, 32  # of latent attention (MLA): what the cache holds of a token, and its rotated part
 WINDOW = 64
@@ -31,20 +31,26 @@ GAINS = {"token_embd.weight": 8.0, "output.weight": 3.0}
 class Family:
     """What makes a family: the keys of its header and the tensors of a layer.
 
-    `dense` layers at the front have a plain feed-forward part. `normalises`: the weights of the chosen
-    experts are made to sum to one. `alike`: a layer's experts are copies of one.
+    `whole`: tensors of the model as a whole. `dense` layers at the front have a plain feed-forward part.
+    `attending`: the layers that attend, None for all; the others have `mixer` instead, and keep a state.
+    `normalises`: the weights of the chosen experts are made to sum to one. `alike`: a layer's experts are
+    copies of one. `experts` and `others` are the types of the matrices.
     """
 
     arch: str
     attention: Mapping[str, Shape]
     feed: Mapping[str, Shape]
     keys: Mapping[str, Key] = field(default_factory=dict)
+    layers: int = 3
     dense: int = 0
     normalises: bool = False
     alike: bool = False
     experts: Type = Type.Q8_0
     others: Type = Type.F16
-    attending: tuple[int, ...] | None = None  # the layers that attend; others keep a state
+    attending: tuple[int, ...] | None = None
+    mixer: Mapping[str, Shape] = field(default_factory=dict)
+    last_norm: str = "output_norm"
+    whole: Mapping[str, Shape] = field(default_factory=dict)
 
     @property
     def is_moe(self) -> bool:
@@ -52,7 +58,7 @@ class Family:
 
     @property
     def moe_layers(self) -> list[int]:
-        return list(range(self.dense, LAYERS))
+        return list(range(self.dense, self.layers))
 
 
 def plain(head: int = HEAD, heads_kv: int = HEADS) -> dict[str, Shape]:
@@ -132,6 +138,11 @@ MIXER_NORMS: dict[str, Shape] = {
     "ssm_dt_norm.weight": (RANK,),
     "ssm_b_norm.weight": (STATE,),
     "ssm_c_norm.weight": (STATE,),
+}
+CONVOLUTION: dict[str, Shape] = {
+    "shortconv.conv.weight": (WIDTH, 3),
+    "shortconv.in_proj.weight": (3 * WIDTH, WIDTH),
+    "shortconv.out_proj.weight": (WIDTH, WIDTH),
 }
 MIXER_KEYS: dict[str, Key] = {
     "ssm.conv_kernel": 4,
@@ -231,6 +242,32 @@ FAMILIES = {
         WINDOWED | {"logit_scale": 1.0, "feed_forward_length": FEED},
         normalises=True,
     ),
+    "gemma4": Family(
+        "gemma4",
+        plain() | normed(HEAD) | {"post_attention_norm.weight": (WIDTH,)},
+        ROUTER
+        | FUSED
+        | DENSE
+        | {"ffn_gate_inp.scale": (WIDTH,), "ffn_down_exps.scale": (EXPERTS,)}
+        | {f"{name}.weight": (WIDTH,) for name in ("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2")}
+        | {"post_ffw_norm.weight": (WIDTH,)},
+        WINDOWED
+        | {
+            "embedding_length_per_layer_input": 0,
+            "attention.key_length_swa": HEAD,
+            "attention.value_length_swa": HEAD,
+        },
+        normalises=True,
+        whole={"rope_freqs.weight": (HEAD // 2,)},
+    ),
+    "llama4": Family(
+        "llama4",
+        plain(),
+        ROUTER | SPLIT | SHARED,
+        {"interleave_moe_layer_step": 1, "attention.sliding_window": 8192},
+        layers=4,  # the fourth is the one without positions
+        normalises=True,  # as good as: its weights go to the inputs of the experts
+    ),
     "mellum": Family(
         "mellum",
         plain() | normed(HEAD),
@@ -243,13 +280,29 @@ FAMILIES = {
 }
 #: These keep a state that cannot be rolled back.
 STATEFUL = {
-    "mamba": Family("mamba", MIXER, {}, MIXER_KEYS, attending=()),
+    "mamba": Family("mamba", {}, {}, MIXER_KEYS, attending=(), mixer=MIXER),
+    "lfm2moe": Family(
+        "lfm2moe",
+        plain() | normed(HEAD),
+        ROUTER | SPLIT | CORRECTION,
+        {
+            "attention.head_count_kv": [0, HEADS, 0],
+            "expert_gating_func": SIGMOID,
+            "leading_dense_block_count": 1,
+            "shortconv.l_cache": 3,
+        },
+        dense=1,
+        attending=(1,),
+        mixer=CONVOLUTION,
+        last_norm="token_embd_norm",
+    ),
     "jamba": Family(
         "jamba",
         plain(),
         ROUTER | SPLIT,
         MIXER_KEYS | {"attention.head_count_kv": [0, HEADS, 0], "feed_forward_length": FEED},
         attending=(1,),
+        mixer=MIXER | MIXER_NORMS,
     ),
 }
 
@@ -277,7 +330,7 @@ def weights(path: Path, name: str) -> Array:
 
 def _common(family: Family) -> dict[str, Key]:
     keys: dict[str, Key] = {
-        "block_count": LAYERS,
+        "block_count": family.layers,
         "context_length": 4096,
         "embedding_length": WIDTH,
         "feed_forward_length": DENSE_FEED,
@@ -303,15 +356,15 @@ def _add_key(writer: gguf.GGUFWriter, key: str, value: Key) -> None:
 
 def _tensors(family: Family, n_vocab: int) -> Iterator[tuple[str, Shape]]:
     yield "token_embd.weight", (n_vocab, WIDTH)
+    yield from family.whole.items()
     second_norm = "post_attention_norm" if family.arch == "gpt-oss" else "ffn_norm"
-    for layer in range(LAYERS):
-        mixer = MIXER | (MIXER_NORMS if family.is_moe else {})
+    for layer in range(family.layers):
         attends = family.attending is None or layer in family.attending
-        parts = dict(family.attention if attends else mixer)
+        parts = dict(family.attention if attends else family.mixer)
         parts |= DENSE if layer < family.dense else family.feed
         parts |= {"attn_norm.weight": (WIDTH,)} | ({f"{second_norm}.weight": (WIDTH,)} if family.feed else {})
         yield from ((f"blk.{layer}.{name}", shape) for name, shape in parts.items())
-    yield "output_norm.weight", (WIDTH,)
+    yield f"{family.last_norm}.weight", (WIDTH,)
     yield "output.weight", (n_vocab, WIDTH)
 
 
@@ -319,7 +372,7 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, shape: Shape, family: Family
     values = _random(name, shape)
     if family.alike and "_exps" in name:
         values[:] = values[0]
-    if len(shape) == 1 or any(part in name for part in ("ffn_gate_inp", "bias", "ssm_", "norm")):
+    if len(shape) == 1 or any(part in name for part in ("ffn_gate_inp", "bias", "ssm_", "norm", "conv.")):
         kind = Type.F32
     else:
         kind = family.experts if "_exps" in name else family.others
@@ -330,7 +383,7 @@ def _random(name: str, shape: Shape) -> Array:
     """Numbers that keep the signal's size through the layers, and routing and text lively."""
     random = np.random.default_rng(zlib.crc32(name.encode()))
     normal = random.standard_normal(shape)
-    if "norm" in name:
+    if any(part in name for part in ("norm", "scale", "rope")):
         values = 1 + normal / 10
     elif name.endswith("ssm_a"):
         values = -np.exp(normal / 2)  # a state decays

@@ -37,6 +37,7 @@ from engine.header import BLOCKS, read_header
 from engine.loop import generate
 from engine.model import read_model_info
 from engine.native import CancelFlag, llama
+from engine.plan import Plan
 from engine.request import Request, Sampling, Speculation
 from engine.session import Session
 
@@ -44,10 +45,10 @@ MIB = 1 << 20
 PLAN = plan_for(EMBEDDED)
 
 
-def refusal(path: Path) -> str:
+def refusal(path: Path, plan: Plan = PLAN) -> str:
     """Why the engine refuses to load `path`: one line that names the file."""
     with pytest.raises(ModelError) as caught:
-        Session.load(path, PLAN)
+        Session.load(path, plan)
     line = caught.value.line()
     assert "\n" not in line
     assert path.stem.split("-0000")[0] in line
@@ -371,3 +372,8 @@ def test_a_refused_load_leaves_the_next_one_alone(tmp_path: Path) -> None:
         refusal(bad)
     with load(write_llama(tmp_path / "good.gguf")) as session:
         assert answer(session, "ar")[1].reason == "max_tokens"
+
+
+def test_heads_too_narrow_for_a_q8_0_cache_are_named(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "narrow.gguf")
+    assert "q8_0" in refusal(path, plan_for(path, cache_type="q8_0"))

@@ -131,14 +131,17 @@ def test_numbers_too_large_for_a_float_are_refused() -> None:
 
 
 def test_load() -> None:
-    load = parse_load({"model": "/m.gguf", "n_ctx": 512, "mode": "ar", "n_threads": None})
-    assert (str(load.path), load.wishes) == ("/m.gguf", {"n_ctx": 512, "mode": "ar"})
+    wishes = {"n_ctx": 512, "mode": "ar", "cache_type": "q8_0"}
+    load = parse_load({"model": "/m.gguf", "n_threads": None, **wishes})
+    assert (str(load.path), load.wishes) == ("/m.gguf", wishes)
     for body in (
         {},
         {"model": ""},
         {"model": "m.gguf"},
         {"model": "/m", "n_ctx": 0},
         {"model": "/m", "mode": "x"},
+        {"model": "/m", "cache_type": "q4_0"},
+        {"model": "/m", "cache_type": 8},
     ):
         with pytest.raises(BadRequest):
             parse_load(body)
