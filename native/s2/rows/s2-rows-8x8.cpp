@@ -34,6 +34,13 @@ static inline void store_eight(float * to, __m256 lanes) {
     _mm256_storeu_ps(to, _mm256_permutevar8x32_ps(lanes, _mm256_set_epi32(7, 5, 3, 1, 6, 4, 2, 0)));
 }
 
+static inline int32_t four(const int8_t * y) {
+    int32_t bytes;
+    memcpy(&bytes, y, sizeof(bytes));
+    return bytes;
+}
+
+// `dot` adds to every column its products of 16 codes, four a vector, with 16 activations.
 struct Eight {
     using I = __m256i;
     using F = __m256;
@@ -53,7 +60,22 @@ struct Eight {
     static I    flip(I x) { return _mm256_xor_si256(x, _mm256_set1_epi8(8)); }
     static I    look(I x, __m128i table) { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), x); }
     static I    splat(int32_t x) { return _mm256_set1_epi32(x); }
-    static I    dot(I acc, I codes, int32_t y) { return dpbusd(acc, codes, splat(y)); }
+    static I    dot(I acc, const I * codes, const int8_t * y) {
+#if defined(S2_VNNI)
+        S2_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            acc = dpbusd(acc, codes[i], splat(four(y + 4 * i)));
+        }
+        return acc;
+#else
+        I pairs = _mm256_setzero_si256();  // 16-bit: four of them fit, with codes up to 31
+        S2_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(codes[i], splat(four(y + 4 * i))));
+        }
+        return dpwssd(acc, pairs, _mm256_set1_epi16(1));
+#endif
+    }
     static I    add_product(I acc, I a, I b) { return _mm256_add_epi32(acc, _mm256_mullo_epi32(a, b)); }
     static F    zero() { return _mm256_setzero_ps(); }
     static F    scaled(F a, float b) { return _mm256_mul_ps(a, _mm256_set1_ps(b)); }
@@ -86,7 +108,13 @@ struct Sixteen {
     static I    flip(I x) { return _mm512_xor_si512(x, _mm512_set1_epi8(8)); }
     static I    look(I x, __m128i table) { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), x); }
     static I    splat(int32_t x) { return _mm512_set1_epi32(x); }
-    static I    dot(I acc, I codes, int32_t y) { return _mm512_dpbusd_epi32(acc, codes, splat(y)); }
+    static I    dot(I acc, const I * codes, const int8_t * y) {
+        S2_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            acc = _mm512_dpbusd_epi32(acc, codes[i], splat(four(y + 4 * i)));
+        }
+        return acc;
+    }
     static I    add_product(I acc, I a, I b) { return _mm512_add_epi32(acc, _mm512_mullo_epi32(a, b)); }
     static F    zero() { return _mm512_setzero_ps(); }
     static F    scaled(F a, float b) { return _mm512_mul_ps(a, _mm512_set1_ps(b)); }
@@ -118,12 +146,6 @@ template <class V> static inline void unpack(const uint8_t * const * p, int at, 
         codes[2 * i + 4] = V::high(even);
         codes[2 * i + 5] = V::high(odd);
     }
-}
-
-static inline int32_t four(const int8_t * y) {
-    int32_t bytes;
-    memcpy(&bytes, y, sizeof(bytes));
-    return bytes;
 }
 
 // Where to prefetch, in blocks from the one at hand. Two streams of weights lie side by side, each as long as a row:
@@ -193,11 +215,7 @@ template <class Type, class V, int R> static inline void columns_of_32(const Job
         for (int r = 0; r < R; ++r) {
             const int8_t *  y     = bytes_of(rows[r]) + 32 * b;
             const Scale32 & scale = scales_32(rows[r], job.k)[b];
-            auto products = V::splat(scale.excess);
-            S2_UNROLL
-            for (int i = 0; i < 8; ++i) {
-                products = V::dot(products, codes[i], four(y + 4 * i));
-            }
+            const auto products = V::dot(V::dot(V::splat(scale.excess), codes, y), codes + 4, y + 16);
             total[r] = V::add(total[r], products, V::scaled(scales, scale.d));
         }
     }
@@ -237,11 +255,7 @@ static inline void multiply_run(const block_q4_Kx8 * const * w, int run, const t
     for (int r = 0; r < R; ++r) {
         const int8_t *  y    = bytes_of(rows[r]) + QK_K * b + 32 * run;
         const int16_t * sums = scales_256(rows[r], k)[b].sums + 2 * run;
-        auto dots = V::splat(0);
-        S2_UNROLL
-        for (int i = 0; i < 8; ++i) {
-            dots = V::dot(dots, codes[i], four(y + 4 * i));
-        }
+        const auto dots = V::dot(V::dot(V::splat(0), codes, y), codes + 4, y + 16);
         products[r] = V::add_product(products[r], dots, scales);
         least[r]    = V::add_product(least[r], V::splat(sums[0] + sums[1]), minimums);
     }

@@ -101,6 +101,7 @@ static inline Codes look_up(Codes nibbles, const int8_t * table, int offset) {
 // Unsigned codes that stand `offset` too high; signed ones as they are where the processor has no dpbusd, because
 // its substitute saturates.
 #if (defined(__AVX512VNNI__) && defined(__AVX512VL__)) || defined(__AVXVNNI__)
+#define S2_VNNI 1
 static inline Ints dpbusd(Ints acc, Codes u, __m256i s) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
     return _mm256_dpbusd_epi32(acc, u, s);
