@@ -10,14 +10,18 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from engine.errors import ModelError
 
 Value = int | float | bool | str | tuple[int | float | bool | str, ...] | None
+_T = TypeVar("_T")
 
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, ARRAY = 8, 9
 _KEEP_ITEMS = 1024  # longer arrays are vocabularies; nothing here asks for them
 _KEEP_BYTES = 1 << 20  # nor for longer texts
 _NAME_BYTES = 65535  # the longest key and tensor name
@@ -64,18 +68,57 @@ BLOCKS: dict[int, tuple[int, int]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor as the header describes it. `offset` counts from the first tensor's data, `at` is where in the
+    file the number of its dimensions stands; dimensions, type and offset follow."""
+
+    name: str
+    dims: tuple[int, ...]
+    kind: int
+    offset: int
+    at: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of its data."""
+        weights, size = BLOCKS[self.kind]
+        return math.prod(self.dims) // weights * size
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where in a file things are: of each key the type of its value and where the value stands, and every
+    tensor; their data begin at `data_at`."""
+
+    values: dict[str, Value]
+    places: dict[str, tuple[int, int]]
+    tensors: tuple[Tensor, ...]
+    alignment: int
+    data_at: int
+
+
 def read_header(path: Path) -> dict[str, Value]:
     """The values in the header of the file at `path`; None for those too long to be of use here.
 
     Raises ModelError when the header is damaged or promises tensors that the file does not hold.
     """
+    return _with_header(path, lambda header: header.read().values)
+
+
+def read_layout(path: Path) -> Layout:
+    """As `read_header`, with the places of values and tensors."""
+    return _with_header(path, lambda header: header.read())
+
+
+def _with_header(path: Path, use: Callable[[_Header], _T]) -> _T:
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
             if size == 0:
                 raise ModelError(f"{path}: the file is empty", hint="fetch it again")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Header(path, data).read()
+                return use(_Header(path, data))
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}", hint="check that you may read it") from error
 
@@ -86,7 +129,7 @@ class _Header:
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._at = path, data, 0
 
-    def read(self) -> dict[str, Value]:
+    def read(self) -> Layout:
         if self._data[:4] != b"GGUF":
             raise ModelError(f"{self._path}: not a GGUF file", hint="models end in .gguf and begin with GGUF")
         self._at = 4
@@ -97,56 +140,64 @@ class _Header:
                 hint="fetch a file made for current versions of llama.cpp",
             )
         n_tensors, n_keys = self._scalar("Q"), self._scalar("Q")
-        header: dict[str, Value] = {}
+        values: dict[str, Value] = {}
+        places: dict[str, tuple[int, int]] = {}
         for _ in range(self._plausible(n_keys, "keys", 14)):  # a name of one letter, its type, a byte
             key = self._name("a key")
-            header[key] = self._value(int(self._scalar("I")))
-        self._check_tensors(self._plausible(n_tensors, "tensors", 25), header.get("general.alignment"))
-        return header
+            kind = int(self._scalar("I"))
+            places[key] = kind, self._at
+            values[key] = self._value(kind)
+        tensors = tuple(self._tensor() for _ in range(self._plausible(n_tensors, "tensors", 25)))
+        return self._checked(values, places, tensors)
 
-    def _check_tensors(self, count: int, alignment: Value) -> None:
-        """Whether the data of every tensor lies inside the file."""
-        end = max((self._tensor_end() for _ in range(count)), default=0)
-        align = alignment if isinstance(alignment, int) and alignment > 0 else _ALIGNMENT
-        missing = -(-self._at // align) * align + end - len(self._data) if count else 0
+    def _checked(
+        self, values: dict[str, Value], places: dict[str, tuple[int, int]], tensors: tuple[Tensor, ...]
+    ) -> Layout:
+        """The layout, if the data of every tensor lies inside the file."""
+        align = values.get("general.alignment")
+        align = align if isinstance(align, int) and align > 0 else _ALIGNMENT
+        data_at = -(-self._at // align) * align
+        end = max((tensor.offset + tensor.size for tensor in tensors), default=0)
+        missing = data_at + end - len(self._data) if tensors else 0
         if missing > 0:
             raise ModelError(
                 f"{self._path}: {missing:,} bytes are missing at its end", hint="fetch it again, to the end"
             )
+        return Layout(values, places, tensors, align, data_at)
 
-    def _tensor_end(self) -> int:
-        """Reads one tensor's description; where its data ends, counted from the first tensor's."""
-        name = self._name("a tensor")
+    def _tensor(self) -> Tensor:
+        """Reads one tensor's description."""
+        name, at = self._name("a tensor"), self._at
         n_dims = int(self._scalar("I"))
         if n_dims > _MAX_DIMS:
             raise self._broken(f"claims {n_dims} dimensions for {name}")
-        dims = [int(self._scalar("Q")) for _ in range(n_dims)]
+        dims = tuple(int(self._scalar("Q")) for _ in range(n_dims))
         kind, offset = int(self._scalar("I")), int(self._scalar("Q"))
         if kind not in BLOCKS:
             raise ModelError(
                 f"{self._path}: {name} is of type {kind}, which this version does not know",
                 hint="fetch another quantisation, or update s2chat",
             )
-        weights, size = BLOCKS[kind]
+        weights = BLOCKS[kind][0]
         if dims and dims[0] % weights:
             raise self._broken(f"has rows of {dims[0]} weights in {name}, no multiple of {weights}")
-        return offset + math.prod(dims) // weights * size
+        return Tensor(name, dims, kind, offset, at)
 
     def _value(self, kind: int) -> Value:
-        if kind in _SCALARS:
-            return self._scalar(_SCALARS[kind])
+        if kind in SCALARS:
+            return self._scalar(SCALARS[kind])
         if kind == _STRING:
             return self._string()
-        if kind == _ARRAY:
+        if kind == ARRAY:
             return self._array()
         raise self._broken(f"has a value of unknown type {kind}")
 
     def _array(self) -> Value:
         kind, count = int(self._scalar("I")), int(self._scalar("Q"))
-        if kind == _ARRAY:
+        if kind == ARRAY:
             raise self._broken("has an array of arrays, which nobody writes")
-        if kind in _SCALARS:
-            width = struct.calcsize("<" + _SCALARS[kind])
+        if kind in SCALARS:
+            width = struct.calcsize("<" + SCALARS[kind])
             self._need(count * width)
             if count > _KEEP_ITEMS:
                 self._at += count * width

@@ -58,6 +58,11 @@ class Paths:
         return self.data / "history.sqlite3"
 
 
+def models_cache() -> Path:
+    """Where models lie that were made on this machine and can be made again."""
+    return Path(platformdirs.user_cache_path(_APP)) / "models"
+
+
 def private_dir(path: Path) -> Path:
     """Makes `path` a folder only this user can enter, and returns it."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)

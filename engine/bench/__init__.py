@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 from engine.errors import S2Error
@@ -15,9 +18,15 @@ def main(argv: Sequence[str]) -> int:
     """Runs `s2chat bench ARGV`; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    from engine.bench import decode, kernels, overhead, stream
+    from engine.bench import decode, kernels, large, overhead, stream
 
-    benches = {"decode": decode, "kernels": kernels, "overhead": overhead, "stream": stream}
+    benches = {
+        "decode": decode,
+        "kernels": kernels,
+        "large": large,
+        "overhead": overhead,
+        "stream": stream,
+    }
     run = benches[args.bench].run
     try:
         run(args)
@@ -47,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     benches.add_parser("overhead", parents=[common], help="Python's share of a block's time")
     benches.add_parser("stream", parents=[common], help="what the engine process and the UI cost")
     _add_kernels(benches.add_parser("kernels", help="what matrix kernels need for several rows against one"))
+    _add_large(
+        benches.add_parser("large", help="make a large model with the text of a small one, to measure with")
+    )
     return parser
 
 
@@ -63,6 +75,39 @@ def _add_kernels(kernels: argparse.ArgumentParser) -> None:
         "--check", action="store_true", help="compare bits instead of times (default: all types)"
     )
     kernels.add_argument("--json", action="store_true", help="one JSON object per row")
+
+
+def _add_large(large: argparse.ArgumentParser) -> None:
+    large.add_argument(
+        "--bytes", type=_size, required=True, metavar="SIZE", help="least size of the result: 4G, 1.5G, 200M"
+    )
+    large.add_argument(
+        "-m", "--model", type=Path, default=_EMBEDDED, metavar="FILE", help="the MoE model to widen"
+    )
+    large.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where it goes (default: a cache, from where it is taken the next time)",
+    )
+    large.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the random bits (default: 0)")
+    large.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _size(text: str) -> int:
+    """A number of bytes; K, M and G are powers of 1024."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([KMG]?)", text.upper())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 4G, 1.5G or 200M")
+    unit = 1 << 10 * " KMG".index(match[2] or " ")
+    return math.ceil(Fraction(match[1]) * unit)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
+    return int(text)
 
 
 def _numbers(text: str) -> list[int]:
