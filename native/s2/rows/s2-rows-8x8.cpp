@@ -228,10 +228,10 @@ template <class Type, class V, int R> static inline void columns_of_32(const Job
 // --- Q4_K
 
 // Scales and minimums of one run of 32 in each of eight columns: eight bytes of each, in lane order.
-struct SixBits {
+struct SixBitLanes {
     __m128i scales, minimums;
 
-    explicit SixBits(const uint8_t * packed) {
+    explicit SixBitLanes(const uint8_t * packed) {
         uint32_t x[3];
         memcpy(x, packed, 12);
         const __m128i bytes = _mm_set_epi32(
@@ -246,8 +246,8 @@ struct SixBits {
 template <class V, int R>
 static inline void multiply_run(const block_q4_Kx8 * const * w, int run, const typename V::I * codes, const Row * rows, int64_t k, int64_t b,
                                 typename V::I * products, typename V::I * least) {
-    const SixBits first(w[0]->scales + 12 * run);
-    const SixBits second(w[V::BLOCKS - 1]->scales + 12 * run);
+    const SixBitLanes first(w[0]->scales + 12 * run);
+    const SixBitLanes second(w[V::BLOCKS - 1]->scales + 12 * run);
     const __m128i both[2][2] = { { first.scales, second.scales }, { first.minimums, second.minimums } };
     const auto scales   = V::bytes(both[0]);
     const auto minimums = V::bytes(both[1]);
@@ -348,8 +348,11 @@ template <class Type> const Family * family_of_32() {
 
 } // namespace
 
-const Family * interleaved_family(ggml_type type) {
+const Family * avx2_interleaved_family(ggml_type type, s2_layout layout) {
     static const Family q4_K = { Activation::Q8_K, 0, false, QK_K, S2_KERNELS(blocks_of_q4_K, void) };
+    if (layout != S2_LAYOUT_8X8) {
+        return nullptr;
+    }
     switch (type) {
         case GGML_TYPE_Q4_0:  return family_of_32<Q4_0>();
         case GGML_TYPE_MXFP4: return family_of_32<MXFP4>();
@@ -362,6 +365,6 @@ const Family * interleaved_family(ggml_type type) {
 
 #else
 
-const s2::Family * s2::interleaved_family(ggml_type) { return nullptr; }
+const s2::Family * s2::avx2_interleaved_family(ggml_type, s2_layout) { return nullptr; }
 
 #endif

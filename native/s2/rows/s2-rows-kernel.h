@@ -7,6 +7,7 @@
 #include "ggml.h"
 
 #include <cstdint>
+#include <cstring>
 
 namespace s2 {
 
@@ -36,6 +37,21 @@ struct Scale128 {
 struct Scale256 {
     float   d;
     int16_t sums[16];  // of 16 bytes each
+};
+
+// The six-bit scales and minimums of Q4_K and Q5_K: of one column's eight runs of 32, or of one run in eight repacked
+// columns.
+struct SixBits {
+    uint8_t scales[8], minimums[8];
+
+    explicit SixBits(const uint8_t * packed) {
+        uint32_t x[3];
+        memcpy(x, packed, 12);
+        const uint32_t s[2] = { x[0] & 0x3f3f3f3f, (x[2] & 0x0f0f0f0f) | ((x[0] >> 2) & 0x30303030) };
+        const uint32_t m[2] = { x[1] & 0x3f3f3f3f, ((x[2] >> 4) & 0x0f0f0f0f) | ((x[1] >> 2) & 0x30303030) };
+        memcpy(scales, s, 8);
+        memcpy(minimums, m, 8);
+    }
 };
 
 // Kernels hold one pointer per row: more would not fit the registers.
@@ -77,7 +93,8 @@ struct Family {
 // Null when there are none for this type and layout on this processor.
 const Family * plain_family(ggml_type type);
 const Family * avx512_family(ggml_type type);  // plain ones, four blocks at a time
-const Family * interleaved_family(ggml_type type);
+const Family * avx2_interleaved_family(ggml_type type, s2_layout layout);
+const Family * neon_interleaved_family(ggml_type type, s2_layout layout);
 
 // {kernel<1>, kernel<2>, …}
 #define S2_KERNELS_4(kernel, ...) kernel<__VA_ARGS__, 1>, kernel<__VA_ARGS__, 2>, kernel<__VA_ARGS__, 3>, kernel<__VA_ARGS__, 4>

@@ -139,20 +139,6 @@ template <class Type, int R> void blocks_of_32(const Job & job) {
 
 // --- super-blocks of 256 with integer scales for 16 or 32
 
-// The six-bit scales and minimums of Q4_K and Q5_K.
-struct SixBits {
-    uint8_t scales[8], minimums[8];
-
-    explicit SixBits(const uint8_t * packed) {
-        uint32_t x[3];
-        memcpy(x, packed, 12);
-        const uint32_t s[2] = { x[0] & 0x3f3f3f3f, (x[2] & 0x0f0f0f0f) | ((x[0] >> 2) & 0x30303030) };
-        const uint32_t m[2] = { x[1] & 0x3f3f3f3f, ((x[2] >> 4) & 0x0f0f0f0f) | ((x[1] >> 2) & 0x30303030) };
-        memcpy(scales, s, 8);
-        memcpy(minimums, m, 8);
-    }
-};
-
 // Scales for 32 codes each, and minimums.
 template <class B> struct WithMinimums {
     using Block = B;

@@ -112,11 +112,11 @@ struct Plan {
 };
 
 const Family * family_of(ggml_type type, s2_layout layout) {
-    switch (layout) {
-        case S2_LAYOUT_PLAIN: return plain_family(type);
-        case S2_LAYOUT_8X8:   return interleaved_family(type);
-        default:              return nullptr;
+    if (layout == S2_LAYOUT_PLAIN) {
+        return plain_family(type);
     }
+    const Family * family = avx2_interleaved_family(type, layout);
+    return family != nullptr ? family : neon_interleaved_family(type, layout);
 }
 
 bool is_product(const ggml_tensor * node) {

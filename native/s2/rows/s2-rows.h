@@ -18,9 +18,19 @@ struct ggml_tensor;
 
 enum { S2_ROWS_MAX = 32 };
 
-// How the weights lie in memory: as in the file, or eight output columns interleaved by eight bytes (ggml's
-// repacked 8x8 blocks). Kernels know no other layout.
-enum s2_layout { S2_LAYOUT_PLAIN, S2_LAYOUT_8X8, S2_LAYOUT_OTHER };
+// How the weights lie in memory: as in the file, or in ggml's repacked blocks, which interleave four or eight output
+// columns by four or eight bytes. Named columns x bytes. Kernels know no other layout.
+enum s2_layout { S2_LAYOUT_PLAIN, S2_LAYOUT_4X4, S2_LAYOUT_4X8, S2_LAYOUT_8X4, S2_LAYOUT_8X8, S2_LAYOUT_OTHER };
+
+static inline enum s2_layout s2_layout_of(int columns, int bytes) {
+    switch (10 * columns + bytes) {
+        case 44: return S2_LAYOUT_4X4;
+        case 48: return S2_LAYOUT_4X8;
+        case 84: return S2_LAYOUT_8X4;
+        case 88: return S2_LAYOUT_8X8;
+        default: return S2_LAYOUT_OTHER;
+    }
+}
 
 // Computes a MUL_MAT or MUL_MAT_ID of a narrow pass; every thread of the pass calls it. False when no kernel fits,
 // and then nothing was touched: the answer depends on types and shapes, never on the number of rows or threads.
