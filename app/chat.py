@@ -31,6 +31,7 @@ from app.text import one_line
 from app.transcript import Transcript
 
 if TYPE_CHECKING:
+    from textual import events
     from textual.screen import Screen
     from textual.theme import Theme
     from textual.timer import Timer
@@ -98,6 +99,10 @@ class ChatApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield from (self.transcript, self.status, self.prompt)
+
+    def on_resize(self, event: events.Resize) -> None:
+        # In the style sheet a share of a very low screen would leave no line to type in.
+        self.prompt.styles.max_height = max(3, event.size.height * 3 // 10)
 
     # Life
 

@@ -64,7 +64,9 @@ FLAGS = (
         int,
         "context size in tokens; chosen for the machine by default",
     ),
-    Flag(("-t", "--threads"), "load", "n_threads", int, "threads that decode"),
+    Flag(
+        ("-t", "--threads"), "load", "n_threads", int, "threads that decode, fewer while others use the cores"
+    ),
     Flag(
         ("--cache-type",),
         "load",

@@ -24,6 +24,7 @@ class Wishes:
 
     n_ctx: int | None = None
     n_threads: int | None = None
+    threads_fixed: bool = False
     cache_type: str | None = None
     mode: str | None = None
     draft_experts: int | None = None
@@ -34,8 +35,8 @@ class Wishes:
 class Plan:
     """How a model is loaded and decoded here.
 
-    `cache_type`: a key of CACHE_TYPES, for keys and values alike. `threads_fixed`: the number was asked for,
-    so it stays when others crowd the machine. `repack`: a second, faster copy of some weights is kept.
+    `cache_type`: a key of CACHE_TYPES, for keys and values alike. `threads_fixed`: the number
+    stays when others crowd the machine, which can make decode twenty times slower. `repack`: a second, faster copy of some weights is kept.
     """
 
     n_ctx: int
@@ -58,7 +59,7 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
     return Plan(
         n_ctx=_context(device, model, cell_bytes, wishes, reasons, notices),
         n_threads=_threads(device, wishes, reasons),
-        threads_fixed=bool(wishes.n_threads),
+        threads_fixed=wishes.threads_fixed,
         n_ubatch=UBATCH,
         cache_type=cache_type,
         repack=_repack(device, model, reasons, notices),

@@ -140,6 +140,8 @@ def test_a_model_larger_than_memory_is_noticed() -> None:
     assert any("larger than the free memory" in notice for notice in plan.notices)
 
 
-def test_a_number_of_threads_asked_for_stays() -> None:
+def test_a_number_of_threads_is_a_limit_unless_it_is_fixed() -> None:
     plan = make_plan(MACHINE, MOE, Wishes(n_threads=3))
+    assert (plan.n_threads, plan.threads_fixed) == (3, False)
+    plan = make_plan(MACHINE, MOE, Wishes(n_threads=3, threads_fixed=True))
     assert (plan.n_threads, plan.threads_fixed) == (3, True)

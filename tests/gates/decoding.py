@@ -31,7 +31,7 @@ class Loader:
     def get(self, *, threads: int, n_ctx: int = 8192, cache_type: str = "f16") -> Session:
         key = (threads, n_ctx, cache_type)
         if key not in self._sessions:
-            wishes = Wishes(n_ctx=n_ctx, n_threads=threads, cache_type=cache_type)
+            wishes = Wishes(n_ctx=n_ctx, n_threads=threads, threads_fixed=True, cache_type=cache_type)
             plan = make_plan(detect(), read_model_info(self._path), wishes)
             self._sessions[key] = Session.load(self._path, plan)
         return self._sessions[key]

@@ -128,6 +128,15 @@ async def test_the_view_follows_unless_the_user_scrolled_up(ready: Paths) -> Non
     app.close()
 
 
+@pytest.mark.parametrize("size", [(20, 8), (30, 6), (80, 9)])
+async def test_what_is_typed_shows_on_the_lowest_screen(paths: Paths, size: tuple[int, int]) -> None:
+    app = chat(paths)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press(*"hello")
+        await soon(lambda: any("hello" in line for line in screen_lines(app)))
+    app.close()
+
+
 def bar_cells(app: ChatApp) -> tuple[float, float]:
     """Where the scroll bar's thumb starts and how long it is, in cells."""
     bar, height = app.transcript.vertical_scrollbar, app.transcript.size.height
