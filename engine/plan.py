@@ -35,9 +35,9 @@ class Wishes:
 class Plan:
     """How a model is loaded and decoded here.
 
-    `cache_type`: a key of CACHE_TYPES, for keys and values alike. `threads_fixed`: the number stays when others
-    crowd the machine, which can make decode twenty times slower. `repack`: a second, faster copy of some weights
-    is kept.
+    `cache_type`: a key of CACHE_TYPES, for keys and values alike. `threads_fixed`: the number stays when
+    others crowd the machine, which can make decode twenty times slower. `repack`: a second, faster copy of
+    some weights is kept.
     """
 
     n_ctx: int
