@@ -38,7 +38,7 @@ def read_model_info(path: Path) -> ModelInfo:
 
     Raises ModelError naming the file and the reason.
     """
-    files = _files_of(Path(path))
+    files = files_of(Path(path))
     headers = [read_header(file) for file in files]  # all of them: each is checked to be whole
     header = headers[0]
     arch = header.get("general.architecture")
@@ -89,7 +89,7 @@ def _check_possible(info: ModelInfo, header: dict[str, Value]) -> None:
     raise ModelError(f"{info.path}: cannot be run, its header says {reason}", hint="fetch it again")
 
 
-def _files_of(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
     """The files of the model that `path` belongs to, in order; each is there."""
     try:
         if not path.exists():
