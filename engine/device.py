@@ -54,7 +54,7 @@ def _physical_cores() -> int:
 
 def _quota_cores(root: Path) -> Iterator[int]:
     """Whole cores of each CPU quota above this process, cgroup v2 and v1."""
-    for group in _groups(root, "cpu"):
+    for group in cgroups(root, "cpu"):
         two = _numbers(group / "cpu.max")
         for quota_us, period_us in (
             (two[0], two[-1]),
@@ -66,7 +66,7 @@ def _quota_cores(root: Path) -> Iterator[int]:
 
 def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
     """(limit, unreclaimable use) in bytes of each memory cgroup above this process."""
-    for group in _groups(root, "memory"):
+    for group in cgroups(root, "memory"):
         stat = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat") if " " in line)
         for limit_name, used_name, cache_keys in _MEMORY_FILES:
             limit, used = _numbers(group / limit_name)[0], _numbers(group / used_name)[0]
@@ -75,8 +75,8 @@ def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
                 yield limit, max(0, used - cache)
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's cgroup and all its ancestors."""
+def cgroups(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of this process's cgroup and all its ancestors, of each hierarchy that may have `controller`."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         mount = root / "sys/fs/cgroup"
