@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from decoding import Answer, Loader, Script, answer, cache_bytes, prompt_of, request
 
 from engine.native import llama
-from engine.request import CACHE_TYPES
+from engine.request import CACHE_TYPES, Request, Speculation
 from engine.session import Session
 from engine.timeline import ROWS_EXACT
 
@@ -34,9 +35,10 @@ SAMPLE_Q8_0 = [  # attention unpacks a q8_0 cache and adds up in F32, on paths o
     (1, 2100, 0.8, 3, 5),
     (2, 2100, 0.0, 2, 4),
 ]
-MATRIX = list(
-    itertools.product((1, 2, 4), (100, 600, 2100, 6000), (0.0, 0.8), range(1, 9), (1, 2, 4, 8, 16, 31))
-)
+#: The whole matrix: each of SETTINGS (threads, cells, temperature, type of the cache) with each of DRAFTS
+#: (experts, length). Plain decode depends on the setting alone.
+SETTINGS = list(itertools.product((1, 2, 4), (100, 600, 2100, 6000), (0.0, 0.8), CACHE_TYPES))
+DRAFTS = list(itertools.product(range(1, 9), (1, 2, 4, 8, 16, 31)))
 
 
 def check_equal(
@@ -88,13 +90,28 @@ def test_threads_change_nothing_in_q8_0(loader: Loader, passage: str) -> None:
     )
 
 
+@pytest.fixture(scope="module")
+def plain(
+    loader: Loader, passage: str, setting: tuple[int, int, float, str]
+) -> tuple[Session, Request, Answer]:
+    """Plain decode in `setting`, with its session and request. pytest keeps the latest setting's only."""
+    threads, cells, temperature, cache_type = setting
+    session = loader.get(threads=threads, cache_type=cache_type)
+    asked = request(prompt_of(session, passage, cells), temperature=temperature, tokens=96)
+    return session, asked, answer(session, asked)
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("cache_type", CACHE_TYPES)
-@pytest.mark.parametrize("case", MATRIX, ids=str)
+@pytest.mark.parametrize(("k", "length"), DRAFTS)
+@pytest.mark.parametrize("setting", SETTINGS, ids=str, scope="module")
 def test_text_and_cache_equal_plain_decode_everywhere(
-    loader: Loader, passage: str, case: tuple[int, int, float, int, int], cache_type: str
+    plain: tuple[Session, Request, Answer], k: int, length: int
 ) -> None:
-    check_equal(loader, passage, case, tokens=96, cache_type=cache_type)
+    session, asked, expected = plain
+    assert expected.timings.draft_n == 0
+    drafted = answer(session, replace(asked, speculation=Speculation("s2-exact", k, length)))
+    assert drafted.timings.draft_n > 0
+    check_same(expected, drafted)
 
 
 def test_with_penalties_and_narrow_sampling(session: Session, passage: str) -> None:
