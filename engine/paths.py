@@ -63,6 +63,11 @@ def models_cache() -> Path:
     return Path(platformdirs.user_cache_path(_APP)) / "models"
 
 
+def packs_cache() -> Path:
+    """Where the packed experts of models lie whose own folder cannot be written."""
+    return Path(platformdirs.user_cache_path(_APP)) / "packs"
+
+
 def private_dir(path: Path) -> Path:
     """Makes `path` a folder only this user can enter, and returns it."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
