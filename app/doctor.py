@@ -17,11 +17,11 @@ from typing import Any
 
 from app import exits
 from app.flags import DEFAULT_MODEL
-from app.labels import size
 from app.text import one_line
 from engine import __version__
 from engine.errors import S2Error
 from engine.paths import Paths
+from engine.size import size
 
 _TIMEOUT_S = 20.0
 

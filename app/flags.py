@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from engine.budget import parse_budget
+from engine.errors import BadRequest
 from engine.request import CACHE_TYPES, MODES
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "assets" / "smolmoe-32x8.gguf"
@@ -47,6 +49,13 @@ def _file(word: str) -> Path:
     return Path(word)
 
 
+def _budget(word: str) -> int | str:
+    try:
+        return parse_budget(word).wire
+    except BadRequest as error:
+        raise argparse.ArgumentTypeError(error.line()) from None
+
+
 # Names and meanings follow llama.cpp where it has the same flag.
 FLAGS = (
     Flag(
@@ -75,6 +84,15 @@ FLAGS = (
         "type of the KV cache: f16, or q8_0 for nearly half its memory (-ctk and -ctv of llama.cpp)",
         "TYPE",
         tuple(CACHE_TYPES),
+    ),
+    Flag(
+        ("--budget",),
+        "load",
+        "budget",
+        _budget,
+        "memory for the whole engine: 3G, 25%% of the model's files, or max; by default the model whole "
+        "where it fits, else what is free",
+        "SIZE",
     ),
     Flag(("-n", "--predict"), "request", "max_tokens", int, "longest answer in tokens, -1 for no limit"),
     Flag(("--temp",), "request", "temperature", number, "temperature, 0 for the likeliest token"),

@@ -55,14 +55,6 @@ def per_pass(timings: Timings | None) -> str:
     return "–" if value is None else f"{value:.1f}"
 
 
-def size(count_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count_bytes < 1024:
-            return f"{count_bytes:.0f} {unit}"
-        count_bytes /= 1024
-    return f"{count_bytes:.1f} GiB"
-
-
 def foot(end: str, mode: str, timings: Timings | None) -> str:
     """The line under an answer: how it ended if not by itself, then what it cost."""
     parts = [ENDS[end]] if end in ENDS else []

@@ -103,7 +103,11 @@ class EngineLink:
         try:
             load = self._load
             await client.load(
-                load.model, n_ctx=load.n_ctx, n_threads=load.n_threads, cache_type=load.cache_type
+                load.model,
+                n_ctx=load.n_ctx,
+                n_threads=load.n_threads,
+                cache_type=load.cache_type,
+                budget=load.budget,
             )
         except Busy as error:
             hint = "this chat goes on with the model that is loaded"

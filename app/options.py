@@ -16,6 +16,7 @@ class Load:
     n_ctx: int | None = None
     n_threads: int | None = None
     cache_type: str | None = None
+    budget: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,14 @@ import time
 from typing import TYPE_CHECKING
 
 from app import exits
-from app.labels import ModeLabel, acceptance, per_pass, size, speed
+from app.labels import ModeLabel, acceptance, per_pass, speed
 from app.streams import closing
 from app.text import one_line
 from engine.client import EngineClient
 from engine.errors import EngineUnavailable, S2Error
 from engine.launcher import find_engine
 from engine.paths import Paths
+from engine.size import size
 
 if TYPE_CHECKING:
     from engine.launcher import Handle
@@ -101,10 +102,15 @@ def _rows(handle: Handle, snapshot: Snapshot) -> list[tuple[str, str]]:
         rows.append(("decode", speed(timings.predicted_per_second)))
         rows.append(("drafts", f"{acceptance(timings)} accepted, {per_pass(timings)} tokens per pass"))
     rows += [
-        ("memory", size(snapshot.rss_bytes)),
+        ("memory", _memory(snapshot)),
         ("clients", f"{_others(snapshot)} attached, {snapshot.running} running, {snapshot.queued} waiting"),
     ]
     return rows + [("note", one_line(notice)) for notice in snapshot.notices]
+
+
+def _memory(snapshot: Snapshot) -> str:
+    budget = snapshot.plan.budget_bytes if snapshot.plan else 0
+    return size(snapshot.rss_bytes) + (f" of a budget of {size(budget)}" if budget else "")
 
 
 def _state(snapshot: Snapshot) -> str:

@@ -106,5 +106,9 @@ def _plan_card(plan: Plan) -> dict[str, Any]:
         "n_threads": plan.n_threads,
         "n_ubatch": plan.n_ubatch,
         "cache_type": plan.cache_type,
+        "budget_bytes": plan.budget_bytes,
+        "store": plan.store,
+        "resident_bytes": plan.resident_bytes,
+        "expert_bytes": plan.expert_bytes,
         "reasons": dict(plan.reasons),
     }

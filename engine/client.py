@@ -73,15 +73,20 @@ class EngineClient:
         n_ctx: int | None = None,
         n_threads: int | None = None,
         cache_type: str | None = None,
+        budget: int | str | None = None,
         mode: str | None = None,
         draft_experts: int | None = None,
         draft_length: int | None = None,
     ) -> None:
-        """Asks for a model and returns at once; `telemetry` shows the progress and a failure."""
+        """Asks for a model and returns at once; `telemetry` shows the progress and a failure.
+
+        `budget`: bytes, "25%" of the model's files, or "max"; the whole engine process keeps within it.
+        """
         wishes = {
             "n_ctx": n_ctx,
             "n_threads": n_threads,
             "cache_type": cache_type,
+            "budget": budget,
             "mode": mode,
             "draft_experts": draft_experts,
             "draft_length": draft_length,

@@ -23,12 +23,16 @@ _MEMORY_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`cores`: physical cores this process may use, whole ones of a quota. Memory in bytes."""
+    """`cores`: physical cores this process may use, whole ones of a quota. Memory in bytes.
+
+    `gpu`: the native library computes on a GPU; only it can tell.
+    """
 
     cores: int
     memory_bytes: int
     available_bytes: int
     arch: str
+    gpu: bool = False
 
 
 def detect(root: Path = Path("/")) -> Device:
@@ -76,7 +80,7 @@ def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def cgroups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's cgroup and all its ancestors, of each hierarchy that may have `controller`."""
+    """Folders of this process's cgroup and its ancestors, of each hierarchy that may have `controller`."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         mount = root / "sys/fs/cgroup"

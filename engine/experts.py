@@ -6,15 +6,13 @@ one behind the other.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelError
 from engine.header import Tensor, read_layout
-from engine.model import files_of
+from engine.model import EXPERT_STACK, files_of
 
-_STACKED = re.compile(r"blk\.([0-9]{1,4})\.ffn_(gate|up|gate_up|down)_exps\.weight")
 _ORDER = ("gate", "up", "gate_up", "down")  # in which a layer multiplies by them
 
 
@@ -66,7 +64,7 @@ def catalogue_of(path: Path) -> Catalogue:
     for number, file in enumerate(files):
         layout = read_layout(file)
         for tensor in layout.tensors:
-            match = _STACKED.fullmatch(tensor.name)
+            match = EXPERT_STACK.fullmatch(tensor.name)
             if match is None or len(tensor.dims) != 3:
                 continue
             key = int(match[1]), _ORDER.index(match[2])

@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from engine.errors import ModelError
 
 Value = int | float | bool | str | tuple[int | float | bool | str, ...] | None
-_T = TypeVar("_T")
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, ARRAY = 8, 9
@@ -98,27 +95,18 @@ class Layout:
     data_at: int
 
 
-def read_header(path: Path) -> dict[str, Value]:
-    """The values in the header of the file at `path`; None for those too long to be of use here.
+def read_layout(path: Path) -> Layout:
+    """What the header of the file at `path` says; values that are too long to be of use here are None.
 
     Raises ModelError when the header is damaged or promises tensors that the file does not hold.
     """
-    return _with_header(path, lambda header: header.read().values)
-
-
-def read_layout(path: Path) -> Layout:
-    """As `read_header`, with the places of values and tensors."""
-    return _with_header(path, lambda header: header.read())
-
-
-def _with_header(path: Path, use: Callable[[_Header], _T]) -> _T:
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
             if size == 0:
                 raise ModelError(f"{path}: the file is empty", hint="fetch it again")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return use(_Header(path, data))
+                return _Header(path, data).read()
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}", hint="check that you may read it") from error
 

@@ -64,12 +64,19 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class PlanCard:
-    """What the engine chose for this model on this machine, and why, by the name of the number."""
+    """What the engine chose for this model on this machine, and why, by the name of the number.
+
+    `budget_bytes` 0: no limit. `store`: experts are read from disk as they are needed.
+    """
 
     n_ctx: int
     n_threads: int
     n_ubatch: int
     cache_type: str = "f16"
+    budget_bytes: int = 0
+    store: bool = False
+    resident_bytes: int = 0
+    expert_bytes: int = 0
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelError
-from engine.header import Value, read_header
+from engine.header import Layout, Tensor, Value, read_layout
 
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$")
 _MAX_LAYERS, _MAX_EXPERTS = 512, 1024  # LLAMA_MAX_LAYERS, LLAMA_MAX_EXPERTS
+#: A stack of routed experts, one matrix each; `what` is the part of the expert.
+EXPERT_STACK = re.compile(r"blk\.(?P<layer>[0-9]{1,4})\.ffn_(?P<what>gate|up|gate_up|down)_exps\.weight")
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model as its header describes it. `size_bytes` counts every file of a split set."""
+    """A model as its header describes it. `size_bytes` counts every file of a split set.
+
+    `expert_bytes`: the routed experts of all layers, 0 where they are not stacked as GGUF has them now.
+    `largest_expert_bytes`: one of them, all its parts, in the layer where they are largest. `tied_bytes`: the
+    embedding where it serves as the output too, which a faster layout of the output makes a copy of.
+    `row_bytes`: what a pass computes with for each of its rows, an estimate.
+    """
 
     path: Path
     name: str
@@ -27,6 +36,10 @@ class ModelInfo:
     n_expert_used: int
     n_ctx_train: int
     kv_bytes_per_token: int
+    expert_bytes: int = 0
+    largest_expert_bytes: int = 0
+    tied_bytes: int = 0
+    row_bytes: int = 0
 
     @property
     def is_moe(self) -> bool:
@@ -39,8 +52,8 @@ def read_model_info(path: Path) -> ModelInfo:
     Raises ModelError naming the file and the reason.
     """
     files = files_of(Path(path))
-    headers = [read_header(file) for file in files]  # all of them: each is checked to be whole
-    header = headers[0]
+    layouts = [read_layout(file) for file in files]  # all of them: each is checked to be whole
+    header = layouts[0].values
     arch = header.get("general.architecture")
     if not isinstance(arch, str) or not arch:
         raise ModelError(f"{files[0]}: no architecture in its header", hint="is this a language model?")
@@ -59,6 +72,8 @@ def read_model_info(path: Path) -> ModelInfo:
         n_expert_used=_number(header, f"{arch}.expert_used_count", 0),
         n_ctx_train=_number(header, f"{arch}.context_length", 0),
         kv_bytes_per_token=_kv_bytes_per_token(header, arch),
+        row_bytes=_row_bytes(header, arch),
+        **_weights(layouts),
     )
     _check_possible(info, header)
     return info
@@ -132,3 +147,31 @@ def _kv_bytes_per_token(header: dict[str, Value], arch: str) -> int:
     if f"{arch}.attention.key_length_mla" in header:  # latent attention: the values are a part of the keys
         values = 0
     return 2 * n_heads_kv * (keys + values)
+
+
+def _weights(layouts: Sequence[Layout]) -> dict[str, int]:
+    """How the bytes of the weights are spread."""
+    tensors = {tensor.name: tensor for layout in layouts for tensor in layout.tensors}
+    stacks = [(match["layer"], tensor) for name, tensor in tensors.items() if (match := _stack(tensor, name))]
+    by_layer: dict[str, int] = {}
+    for layer, tensor in stacks:
+        by_layer[layer] = by_layer.get(layer, 0) + tensor.size // tensor.dims[2]
+    tied = "token_embd.weight" in tensors and "output.weight" not in tensors
+    return {
+        "expert_bytes": sum(tensor.size for _, tensor in stacks),
+        "largest_expert_bytes": max(by_layer.values(), default=0),
+        "tied_bytes": tensors["token_embd.weight"].size if tied else 0,
+    }
+
+
+def _stack(tensor: Tensor, name: str) -> re.Match[str] | None:
+    return EXPERT_STACK.fullmatch(name) if len(tensor.dims) == 3 and tensor.dims[2] else None
+
+
+def _row_bytes(header: dict[str, Value], arch: str) -> int:
+    """F32 results that live at the same time: some of the model's width, and those of the experts in use."""
+    width = _number(header, f"{arch}.embedding_length", 0)
+    used = _number(header, f"{arch}.expert_used_count", 0)
+    expert = _number(header, f"{arch}.expert_feed_forward_length", 0)
+    dense = _number(header, f"{arch}.feed_forward_length", 0)
+    return 4 * (width * (8 + used) + max(3 * expert * used, 3 * dense))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from engine.budget import Allowance, allow, allow_free, parse_budget
 from engine.device import Device
 from engine.errors import BadRequest
 from engine.model import ModelInfo
+from engine.need import Need, need_of
 from engine.request import CACHE_TYPES, MODES, Speculation
 
 CONTEXT_DEFAULT = 8192
@@ -20,7 +22,10 @@ DRAFT_SHARE = 4  # k' = k/4 to begin with: the paper's Table 1 drafts with 1 to 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a person asked for; None leaves it to the plan."""
+    """What a person asked for; None leaves it to the plan.
+
+    `budget`: bytes, or text as `parse_budget` reads it. `store`: keep experts in the store, or do not.
+    """
 
     n_ctx: int | None = None
     n_threads: int | None = None
@@ -29,6 +34,8 @@ class Wishes:
     mode: str | None = None
     draft_experts: int | None = None
     draft_length: int | None = None
+    budget: int | str | None = None
+    store: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +43,11 @@ class Plan:
     """How a model is loaded and decoded here.
 
     `cache_type`: a key of CACHE_TYPES, for keys and values alike. `threads_fixed`: the number stays when
-    others crowd the machine, which can make decode twenty times slower. `repack`: a second, faster copy of
-    some weights is kept.
+    others crowd the machine, which can make decode twenty times slower. `repack`: some weights are kept in a
+    faster layout, in a second copy unless there is a store. `budget_bytes`: what the whole process may take,
+    0 for no limit. `store`: experts are read from disk as they are needed, all other weights stay in memory
+    that is no file's; without a budget every expert has its place. `resident_bytes`: weights outside the
+    routed experts, `expert_bytes`: those of the experts, as the files have them.
     """
 
     n_ctx: int
@@ -46,6 +56,10 @@ class Plan:
     n_ubatch: int
     cache_type: str
     repack: bool
+    budget_bytes: int
+    store: bool
+    resident_bytes: int
+    expert_bytes: int
     speculation: Speculation
     reasons: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
@@ -57,13 +71,20 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
     notices: list[str] = []
     cache_type = _cache_type(wishes, reasons)
     cell_bytes = math.ceil(model.kv_bytes_per_token * CACHE_TYPES[cache_type] / CACHE_TYPES["f16"])
+    n_ctx = _context(device, model, cell_bytes, wishes, reasons, notices)
+    need = need_of(model, n_ctx=n_ctx, cell_bytes=cell_bytes, n_ubatch=UBATCH)
+    allowance = _allowance(device, model, need, wishes, reasons, notices)
     return Plan(
-        n_ctx=_context(device, model, cell_bytes, wishes, reasons, notices),
+        n_ctx=n_ctx,
         n_threads=_threads(device, wishes, reasons),
         threads_fixed=wishes.threads_fixed,
         n_ubatch=UBATCH,
         cache_type=cache_type,
-        repack=_repack(device, model, reasons, notices),
+        repack=_repack(device, model, need, allowance, reasons, notices),
+        budget_bytes=allowance.count_bytes,
+        store=allowance.store,
+        resident_bytes=model.size_bytes - model.expert_bytes,
+        expert_bytes=model.expert_bytes,
         speculation=_speculation(model, wishes, reasons, notices),
         reasons=reasons,
         notices=tuple(notices),
@@ -96,7 +117,10 @@ def _context(
         reasons["n_ctx"] = "asked for"
         return wishes.n_ctx
     # An eighth of what is free: the weights, the user interface and the rest of the machine need theirs.
-    room = device.available_bytes // 8 // max(1, cell_bytes)
+    free = device.available_bytes
+    if wishes.budget is not None:
+        free = min(free, parse_budget(wishes.budget).bytes_for(model.size_bytes) or free)
+    room = free // 8 // max(1, cell_bytes)
     n_ctx = max(CONTEXT_MIN, min(trained, CONTEXT_DEFAULT, max(CONTEXT_MIN * 8, room // 256 * 256)))
     reasons["n_ctx"] = (
         "the model's own" if n_ctx == trained else "default" if n_ctx == CONTEXT_DEFAULT else "memory"
@@ -128,9 +152,55 @@ def _threads(device: Device, wishes: Wishes, reasons: dict[str, str]) -> int:
     return device.cores
 
 
-def _repack(device: Device, model: ModelInfo, reasons: dict[str, str], notices: list[str]) -> bool:
-    # Repacked weights are a copy beside the file's pages: twice the model in the worst case.
-    if model.size_bytes * 2 < device.available_bytes:
+def _allowance(
+    device: Device,
+    model: ModelInfo,
+    need: Need,
+    wishes: Wishes,
+    reasons: dict[str, str],
+    notices: list[str],
+) -> Allowance:
+    """The budget, and whether experts are read as they are needed."""
+    able = model.expert_bytes > 0 and not device.gpu
+    can_store = able and wishes.store is not False
+    free = device.available_bytes
+    if wishes.budget is None or device.gpu:
+        allowance = allow_free(need, available=free, can_store=can_store)
+        if wishes.budget is not None:
+            notices.append("a budget is kept on the CPU only: this model runs without one")
+    else:
+        budget = parse_budget(wishes.budget)
+        allowance = allow(
+            budget, need, model.name, model_bytes=model.size_bytes, available=free, can_store=can_store
+        )
+    if allowance.notice:
+        notices.append(allowance.notice)
+    reasons["budget_bytes"] = allowance.reason
+    if wishes.store is not None:
+        reasons["store"] = (
+            "asked for" if able or not wishes.store else "no experts that can be read one by one"
+        )
+        return replace(allowance, store=able and wishes.store)
+    reasons["store"] = "experts share a budget" if allowance.store else "no expert has to wait"
+    return allowance
+
+
+def _repack(
+    device: Device,
+    model: ModelInfo,
+    need: Need,
+    allowance: Allowance,
+    reasons: dict[str, str],
+    notices: list[str],
+) -> bool:
+    if allowance.store:
+        reasons["repack"] = "weights beside the experts, read into the faster layout: no second copy"
+        return True
+    # Without a store, repacked weights are a copy beside the file's pages: twice the model in the worst case.
+    limit = allowance.count_bytes
+    if model.size_bytes * 2 < device.available_bytes and (
+        not limit or need.whole + model.size_bytes <= limit
+    ):
         reasons["repack"] = "memory for a faster copy of the weights"
         return True
     reasons["repack"] = "no memory for a second copy of the weights"

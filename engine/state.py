@@ -141,6 +141,7 @@ class EngineState:
                 "n_threads": plan.n_threads,
                 "cache_type": plan.cache_type,
             }
+            given.setdefault("budget", plan.budget_bytes or "max")
         return current.path == load.path and given.items() >= load.wishes.items()
 
     def _others(self, client: str) -> bool:

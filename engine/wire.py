@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.budget import parse_budget
 from engine.errors import BadRequest
 from engine.fields import Fields
 from engine.request import CACHE_TYPES, Sampling, Speculation
@@ -92,6 +93,8 @@ def parse_load(body: Mapping[str, Any]) -> Load:
     wishes["cache_type"] = fields.text("cache_type")
     if wishes["cache_type"] not in (None, *CACHE_TYPES):
         raise fields.wrong("cache_type", "one of " + ", ".join(CACHE_TYPES))
+    if body.get("budget") is not None:
+        wishes["budget"] = parse_budget(body["budget"]).wire
     wishes |= parse_speculation(body)
     return Load(Path(model), {name: value for name, value in wishes.items() if value is not None})
 

@@ -8,6 +8,7 @@ import logging
 import queue
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import Cancelled, EngineUnavailable, S2Error
@@ -73,12 +74,13 @@ class Worker(threading.Thread):
     def _load_model(self, job: LoadJob) -> None:
         from engine.device import detect
         from engine.model import read_model_info
-        from engine.native import CancelFlag
+        from engine.native import CancelFlag, llama
         from engine.plan import Wishes, make_plan
         from engine.session import Session
 
         info = read_model_info(job.load.path)
-        plan = make_plan(detect(), info, Wishes(**job.load.wishes))
+        device = replace(detect(), gpu=bool(llama().llama_supports_gpu_offload()))
+        plan = make_plan(device, info, Wishes(**job.load.wishes))
         flag = job.cancel.attach(CancelFlag())
         self._session = Session.load(job.load.path, plan, on_progress=self._progress_of(job), cancel=flag)
         session = self._session

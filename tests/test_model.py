@@ -33,7 +33,8 @@ from toys import (
 
 from engine.errors import ModelError
 from engine.events import Done, Tokens
-from engine.header import BLOCKS, read_header
+from engine.experts import catalogue_of
+from engine.header import BLOCKS, read_layout
 from engine.loop import generate
 from engine.model import read_model_info
 from engine.native import CancelFlag, llama
@@ -211,10 +212,10 @@ def test_the_data_of_a_tensor_must_be_all_there(tmp_path: Path, kind: int, size:
     path = tmp_path / "sparse.gguf"
     path.write_bytes(content)
     os.truncate(path, start + size)
-    assert read_header(path)
+    assert read_layout(path)
     os.truncate(path, start + size - 1)
     with pytest.raises(ModelError, match=r"sparse.gguf: 1 bytes are missing"):
-        read_header(path)
+        read_layout(path)
 
 
 def test_an_alignment_of_its_own(tmp_path: Path) -> None:
@@ -223,10 +224,10 @@ def test_an_alignment_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "aligned.gguf"
     path.write_bytes(content)
     os.truncate(path, 4096 + 128)
-    assert read_header(path)
+    assert read_layout(path)
     os.truncate(path, 4096 + 100)
     with pytest.raises(ModelError, match="28 bytes"):
-        read_header(path)
+        read_layout(path)
 
 
 @pytest.fixture(scope="module")
@@ -296,6 +297,13 @@ def split(tmp_path: Path) -> list[Path]:
     assert first == files[0]
     assert len(files) >= 3
     return files
+
+
+def test_how_the_weights_are_spread() -> None:
+    info = read_model_info(EMBEDDED)
+    assert info.expert_bytes == catalogue_of(EMBEDDED).expert_bytes
+    assert info.largest_expert_bytes * info.n_layer * info.n_expert == info.expert_bytes  # all are alike
+    assert 0 < info.tied_bytes < info.size_bytes - info.expert_bytes
 
 
 def test_any_file_of_a_split_set_stands_for_the_set(split: list[Path]) -> None:

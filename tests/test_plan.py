@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.budget import parse_budget
 from engine.device import Device
 from engine.errors import BadRequest
 from engine.model import ModelInfo
-from engine.plan import CONTEXT_DEFAULT, CONTEXT_MAX, CONTEXT_MIN, Wishes, make_plan
+from engine.need import need_of
+from engine.plan import CONTEXT_DEFAULT, CONTEXT_MAX, CONTEXT_MIN, UBATCH, Wishes, make_plan
 
 GB = 10**9
 MACHINE = Device(cores=4, memory_bytes=8 * GB, available_bytes=6 * GB, arch="aarch64")
@@ -25,8 +28,13 @@ MOE = ModelInfo(
     n_expert_used=8,
     n_ctx_train=32768,
     kv_bytes_per_token=24_000,
+    expert_bytes=1_800_000_000,
+    largest_expert_bytes=1_171_875,
+    row_bytes=100_000,
 )
-DENSE = replace(MOE, name="Plain", arch="llama", n_expert=0, n_expert_used=0)
+DENSE = replace(
+    MOE, name="Plain", arch="llama", n_expert=0, n_expert_used=0, expert_bytes=0, largest_expert_bytes=0
+)
 
 
 def test_nothing_asked_for() -> None:
@@ -42,6 +50,8 @@ def test_nothing_asked_for() -> None:
         "n_threads",
         "cache_type",
         "repack",
+        "budget_bytes",
+        "store",
         "mode",
         "draft_experts",
         "draft_length",
@@ -134,8 +144,8 @@ def test_no_second_copy_of_the_weights_when_memory_is_short() -> None:
     assert short.notices == ()
 
 
-def test_a_model_larger_than_memory_is_noticed() -> None:
-    plan = make_plan(replace(MACHINE, available_bytes=GB), MOE, Wishes())
+def test_a_dense_model_larger_than_memory_is_noticed() -> None:
+    plan = make_plan(replace(MACHINE, available_bytes=GB), DENSE, Wishes())
     assert not plan.repack
     assert any("larger than the free memory" in notice for notice in plan.notices)
 
@@ -145,3 +155,149 @@ def test_a_number_of_threads_is_a_limit_unless_it_is_fixed() -> None:
     assert (plan.n_threads, plan.threads_fixed) == (3, False)
     plan = make_plan(MACHINE, MOE, Wishes(n_threads=3, threads_fixed=True))
     assert (plan.n_threads, plan.threads_fixed) == (3, True)
+
+
+def test_all_in_memory_where_it_fits() -> None:
+    plan = make_plan(MACHINE, MOE, Wishes())
+    assert (plan.budget_bytes, plan.store) == (0, False)
+    assert (plan.resident_bytes, plan.expert_bytes) == (GB // 5, 9 * GB // 5)
+    assert "fits" in plan.reasons["budget_bytes"]
+
+
+def test_a_moe_model_larger_than_memory_gets_what_is_free_less_a_reserve() -> None:
+    plan = make_plan(replace(MACHINE, available_bytes=3 * GB // 2), MOE, Wishes())
+    assert plan.budget_bytes == 3 * GB // 2 - (256 << 20)
+    assert plan.store
+    assert plan.repack, "without a second copy"
+    assert "256 MiB for the rest" in plan.reasons["budget_bytes"]
+    (notice,) = plan.notices
+    assert "experts are read from disk" in notice
+    large = make_plan(
+        replace(MACHINE, available_bytes=20 * GB),
+        replace(MOE, size_bytes=30 * GB, expert_bytes=28 * GB),
+        Wishes(),
+    )
+    assert large.budget_bytes == 18 * GB
+
+
+def test_the_limit_is_where_the_whole_no_longer_fits() -> None:
+    """There is no machine between that needs a budget larger than the model."""
+    last: int | None = None
+    for available in range(GB // 2, 6 * GB, GB // 50):
+        plan = make_plan(replace(MACHINE, available_bytes=available), MOE, Wishes(n_ctx=4096))
+        if plan.budget_bytes:
+            last = plan.budget_bytes
+            assert plan.store
+            assert plan.budget_bytes < available
+        elif last is not None:
+            need = need_of(MOE, n_ctx=4096, cell_bytes=24_000, n_ubatch=UBATCH)
+            assert need.whole - GB // 25 < last < need.whole
+            return
+    raise AssertionError("it never fits, or no budget was ever given")
+
+
+def test_too_little_for_any_budget_is_said_and_runs_as_before() -> None:
+    plan = make_plan(replace(MACHINE, available_bytes=GB // 2), MOE, Wishes())
+    assert (plan.budget_bytes, plan.store, plan.repack) == (0, False, False)
+    assert any("needs at least" in notice for notice in plan.notices)
+
+
+@pytest.mark.parametrize(
+    ("wish", "count"),
+    [("1G", 1 << 30), ("1500M", 1500 << 20), ("75%", 3 * GB // 2), (2 * GB, 2 * GB)],
+    ids=str,
+)
+def test_a_budget_as_asked_for(wish: int | str, count: int) -> None:
+    plan = make_plan(MACHINE, MOE, Wishes(budget=wish))
+    assert (plan.budget_bytes, plan.store) == (count, True)
+    assert plan.reasons["budget_bytes"] == "asked for"
+    assert plan.notices == ()
+
+
+def test_a_budget_beyond_the_free_memory_is_noticed() -> None:
+    plan = make_plan(MACHINE, MOE, Wishes(budget="7G"))
+    assert plan.budget_bytes == 7 << 30
+    assert plan.notices == ("a budget of 7.0 GiB, but 5.6 GiB are free",)
+
+
+def test_no_limit_keeps_to_the_file_however_large() -> None:
+    plan = make_plan(replace(MACHINE, available_bytes=GB), MOE, Wishes(budget="max"))
+    assert (plan.budget_bytes, plan.store) == (0, False)
+    assert any("larger than the free memory" in notice for notice in plan.notices)
+
+
+def test_too_small_a_budget_says_what_is_enough() -> None:
+    with pytest.raises(
+        BadRequest, match=r"a budget of 200 MiB is too small: Moe needs about \d+ MiB; "
+    ) as caught:
+        make_plan(MACHINE, MOE, Wishes(budget="200M", n_ctx=4096))
+    assert "191 MiB weights that stay" in caught.value.message
+    assert "94 MiB KV cache" in caught.value.message
+    found = re.search(r"--budget (\d+M) or more", caught.value.hint)
+    assert found is not None
+    assert make_plan(MACHINE, MOE, Wishes(budget=found[1], n_ctx=4096)).store
+    with pytest.raises(BadRequest):
+        make_plan(MACHINE, MOE, Wishes(budget=f"{int(found[1][:-1]) - 1}M", n_ctx=4096))
+
+
+def test_a_small_budget_makes_a_short_context() -> None:
+    assert make_plan(MACHINE, MOE, Wishes(budget="500M")).n_ctx < CONTEXT_DEFAULT
+    assert make_plan(MACHINE, MOE, Wishes(budget="max")).n_ctx == CONTEXT_DEFAULT
+
+
+def test_a_dense_model_is_held_whole() -> None:
+    plan = make_plan(MACHINE, DENSE, Wishes(budget="3G"))
+    assert (plan.budget_bytes, plan.store, plan.repack) == (3 << 30, False, False)
+    with pytest.raises(BadRequest, match=r"is too small: Plain needs about .* as it is held whole"):
+        make_plan(MACHINE, DENSE, Wishes(budget="1G"))
+    assert make_plan(MACHINE, DENSE, Wishes(budget="5G")).repack
+
+
+def test_a_copy_of_the_embedding_counts() -> None:
+    tied = replace(MOE, tied_bytes=GB // 10)
+    needs = [need_of(model, n_ctx=512, cell_bytes=24_000, n_ubatch=UBATCH) for model in (MOE, tied)]
+    assert needs[1].least - needs[0].least == GB // 10
+
+
+def test_no_store_on_a_gpu_nor_for_experts_that_are_not_stacked() -> None:
+    tight = replace(MACHINE, available_bytes=GB)
+    for device, model in ((replace(tight, gpu=True), MOE), (tight, replace(MOE, expert_bytes=0))):
+        assert not make_plan(device, model, Wishes()).store
+        assert not make_plan(device, model, Wishes(store=True)).store
+    plan = make_plan(replace(MACHINE, gpu=True), MOE, Wishes(budget="1G"))
+    assert plan.budget_bytes == 0
+    assert any("on the CPU only" in notice for notice in plan.notices)
+
+
+def test_the_store_by_wish() -> None:
+    plan = make_plan(MACHINE, MOE, Wishes(store=True))
+    assert (plan.budget_bytes, plan.store) == (0, True)
+    tight = replace(MACHINE, available_bytes=3 * GB // 2)
+    assert not make_plan(tight, MOE, Wishes(store=False)).store
+    with pytest.raises(BadRequest, match="held whole"):
+        make_plan(MACHINE, MOE, Wishes(budget="1G", store=False))
+
+
+@pytest.mark.parametrize(
+    "wish",
+    ["", "x", "3X", "-1G", "0", "0%", 0, -5, "3 G B", "max%", "1e9", "1P", "nan", "99999999T", True, 1.5, []],
+)
+def test_budgets_that_make_no_sense_say_what_to_write(wish: object) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_budget(wish)
+    assert "budget" in caught.value.message
+    assert "3G or 1500M, 25%" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("wish", "wire"),
+    [
+        *(("3G", 3 << 30), ("3g", 3 << 30), (" 3 GiB ", 3 << 30), ("1.5M", 3 << 19), ("2T", 2 << 40)),
+        *((12345, 12345), ("12345", 12345), ("max", "max"), ("MAX", "max")),
+        *(("25%", "25%"), ("12.50 %", "12.5%"), ("133.7%", "133.7%")),
+    ],
+    ids=str,
+)
+def test_equal_budgets_look_alike_on_the_wire(wish: int | str, wire: int | str) -> None:
+    assert parse_budget(wish).wire == wire
+    assert parse_budget(wire) == parse_budget(wish)

@@ -131,7 +131,7 @@ def test_numbers_too_large_for_a_float_are_refused() -> None:
 
 
 def test_load() -> None:
-    wishes = {"n_ctx": 512, "mode": "ar", "cache_type": "q8_0"}
+    wishes = {"n_ctx": 512, "mode": "ar", "cache_type": "q8_0", "budget": "25%"}
     load = parse_load({"model": "/m.gguf", "n_threads": None, **wishes})
     assert (str(load.path), load.wishes) == ("/m.gguf", wishes)
     for body in (
@@ -142,6 +142,9 @@ def test_load() -> None:
         {"model": "/m", "mode": "x"},
         {"model": "/m", "cache_type": "q4_0"},
         {"model": "/m", "cache_type": 8},
+        {"model": "/m", "budget": "much"},
+        {"model": "/m", "budget": 0},
+        {"model": "/m", "budget": 1.5},
     ):
         with pytest.raises(BadRequest):
             parse_load(body)

@@ -1,0 +1,65 @@
+"""How much memory a loaded model takes, estimated from its header. The load finds out what it really is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.size import size
+
+if TYPE_CHECKING:
+    from engine.model import ModelInfo
+
+#: Python, the libraries and the vocabulary, measured at 50 to 65 MiB, and buffers for reads.
+PROCESS_BYTES = 96 << 20
+_SLOT_LAYERS = 2  # layers whose experts must have a place at once: one is multiplied, another arrives
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes of each part.
+
+    `resident`: weights outside the experts, and copies of them; `slots`: the fewest experts in memory.
+    """
+
+    resident: int
+    experts: int
+    slots: int
+    cache: int
+    compute: int
+    process: int = PROCESS_BYTES
+
+    @property
+    def base(self) -> int:
+        """What is there however few experts are."""
+        return self.resident + self.cache + self.compute + self.process
+
+    @property
+    def least(self) -> int:
+        return self.base + self.slots
+
+    @property
+    def whole(self) -> int:
+        return self.base + self.experts
+
+    def words(self, *, whole: bool) -> str:
+        """The sum, part by part."""
+        parts = [
+            (self.resident, "weights that stay"),
+            (self.experts if whole else self.slots, "experts"),
+            (self.cache, "KV cache"),
+            (self.compute + self.process, "buffers and the process"),
+        ]
+        return " + ".join(f"{size(count)} {what}" for count, what in parts if count)
+
+
+def need_of(model: ModelInfo, *, n_ctx: int, cell_bytes: int, n_ubatch: int) -> Need:
+    """For `n_ctx` tokens of `cell_bytes` each, and passes of up to `n_ubatch` rows."""
+    slots = _SLOT_LAYERS * model.n_expert_used * model.largest_expert_bytes
+    return Need(
+        resident=model.size_bytes - model.expert_bytes + model.tied_bytes,
+        experts=model.expert_bytes,
+        slots=min(model.expert_bytes, slots),
+        cache=n_ctx * cell_bytes,
+        compute=n_ubatch * (model.row_bytes + 4 * n_ctx),  # the attention mask has a number per row and cell
+    )
