@@ -50,6 +50,8 @@ class ReaderBase : public Reader {
 bool passes_by_cache(Method method);
 
 std::unique_ptr<ReaderBase> make_thread_reader(std::shared_ptr<const Files>, const ReaderParams &, Method, Done);
+// Null where the kernel has no io_uring for us, and `why` says what it said.
+std::unique_ptr<ReaderBase> make_uring_reader(std::shared_ptr<const Files>, const ReaderParams &, Method, Done, std::string & why);
 
 // A thread of the reader: it has its name and gets none of the process's signals. Throws std::system_error.
 std::thread start_thread(std::function<void()> body);
