@@ -42,5 +42,5 @@ def test_stream_goes_through_engine_and_interface(capsys: pytest.CaptureFixture[
 def test_an_unknown_row_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["decode", "--rows", "ar,fast"])
-    assert left.value.code == 1
+    assert left.value.code == 2
     assert "no row 'fast'" in capsys.readouterr().err

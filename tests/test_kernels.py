@@ -11,7 +11,7 @@ import pytest
 from engine.bench import kernel_check, main
 from engine.bench.ggml import TYPES, Library, library_folder
 from engine.bench.kernel_check import check
-from engine.bench.kernels import KINDS, _Stock, last_level_cache
+from engine.bench.kernels import KINDS, _stock, last_level_cache
 from engine.errors import NativeError
 
 
@@ -84,17 +84,17 @@ def test_the_bench_compares_rows(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_another_library_is_timed_in_another_process(capfd: pytest.CaptureFixture[str]) -> None:
-    with _Stock(library_folder(), "Q8_0", "dense", 1) as stock:
-        assert stock.run() > 0
-    with _Stock(library_folder(), "Q8_0", "sparse", 1) as stock, pytest.raises(NativeError, match="ended"):
-        stock.run()
+    with _stock(library_folder(), "Q8_0", "dense", 1) as stock:
+        assert stock.ask() > 0
+    with _stock(library_folder(), "Q8_0", "sparse", 1) as stock, pytest.raises(NativeError, match="ended"):
+        stock.ask()
     assert "sparse" in capfd.readouterr().err
 
 
 def test_an_unknown_type_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["kernels", "--types", "q4_0,q9"])
-    assert left.value.code == 1
+    assert left.value.code == 2
     assert "no type 'q9'" in capsys.readouterr().err
 
 

@@ -60,11 +60,11 @@ def made(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> dict[str, obj
     return found
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> str:
+def refusal(capsys: pytest.CaptureFixture[str], *argv: str | Path, code: int = 1) -> str:
     """The one line a run says that makes nothing."""
     with pytest.raises(SystemExit) as left:
         main(["large", *map(str, argv)])
-    assert left.value.code == 1
+    assert left.value.code == code
     said = capsys.readouterr()
     assert said.out == ""
     assert len(said.err.splitlines()) == 1
@@ -277,9 +277,9 @@ def test_no_room_is_refused_before_anything_is_written(
 
 
 def test_sizes_and_places_that_make_no_sense(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "itself has" in refusal(capsys, "--bytes", "1K", "-m", small)
-    assert "is there already" in refusal(capsys, "--bytes", "1G", "-m", small, "-o", small)
-    for size in ("4T", "-1", "1.G", "", "G"):
+    assert "itself has" in refusal(capsys, "--bytes", "1K", "-m", small, code=2)
+    assert "is there already" in refusal(capsys, "--bytes", "1G", "-m", small, "-o", small, code=2)
+    for size in ("4P", "-1", "1.G", "", "G"):
         with pytest.raises(SystemExit) as left:
             main(["large", f"--bytes={size}"])
         assert left.value.code == 2

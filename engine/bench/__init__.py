@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
-import re
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 
-from engine.errors import S2Error
+from engine.budget import Budget, parse_budget
+from engine.errors import BadRequest, S2Error
+from engine.size import parse_size
 
 _EMBEDDED = Path(__file__).parents[2] / "assets" / "smolmoe-32x8.gguf"
 
@@ -31,35 +30,89 @@ def main(argv: Sequence[str]) -> int:
     try:
         run(args)
     except S2Error as error:
-        parser.exit(1, f"s2chat bench: {error.line()}\n")
+        parser.exit(2 if isinstance(error, BadRequest) else 1, f"s2chat bench: {error.line()}\n")
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("-m", "--model", type=Path, default=_EMBEDDED, metavar="FILE", help="the model")
-    common.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: one per core)")
-    common.add_argument("-n", "--predict", type=int, default=128, metavar="N", help="tokens per answer")
-    common.add_argument("-r", "--rounds", type=int, default=5, metavar="N", help="alternations")
-    common.add_argument("--draft-experts", type=int, default=2, metavar="K")
-    common.add_argument("--draft-length", type=int, default=4, metavar="N")
-    common.add_argument("--json", action="store_true", help="one JSON object per row")
     parser = argparse.ArgumentParser(prog="s2chat bench", description=__doc__)
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
-    decode = benches.add_parser("decode", parents=[common], help="prefill and decode speed, row against row")
-    decode.add_argument(
-        "--rows",
-        default="stock,ar,s2-exact",
-        help="rows to alternate, the first is the yardstick (stock = llama.cpp as it comes)",
+    _add_decode(
+        benches.add_parser(
+            "decode",
+            help="prefill and decode speed, row against row; with --budget, where memory is short",
+            epilog=_DECODE_NOTES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
     )
-    decode.add_argument("-p", "--prompt", type=int, default=512, metavar="N", help="tokens in the prompt")
-    benches.add_parser("overhead", parents=[common], help="Python's share of a block's time")
-    benches.add_parser("stream", parents=[common], help="what the engine process and the UI cost")
+    _add_common(benches.add_parser("overhead", help="Python's share of a block's time"))
+    _add_common(benches.add_parser("stream", help="what the engine process and the UI cost"))
     _add_kernels(benches.add_parser("kernels", help="what matrix kernels need for several rows against one"))
     _add_large(
         benches.add_parser("large", help="make a large model with the text of a small one, to measure with")
     )
     return parser
+
+
+def _add_common(bench: argparse.ArgumentParser, predict: int | None = 128, predict_help: str = "") -> None:
+    bench.add_argument("-m", "--model", type=Path, default=_EMBEDDED, metavar="FILE", help="the model")
+    bench.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
+    bench.add_argument(
+        "-n",
+        "--predict",
+        type=_number,
+        default=predict,
+        metavar="N",
+        help="tokens per answer " + (predict_help or f"(default: {predict})"),
+    )
+    bench.add_argument(
+        "-r", "--rounds", type=_number, default=5, metavar="N", help="alternations (default: 5)"
+    )
+    bench.add_argument("--draft-experts", type=int, default=2, metavar="K")
+    bench.add_argument("--draft-length", type=int, default=4, metavar="N")
+    bench.add_argument("--json", action="store_true", help="one JSON object per row")
+
+
+_DECODE_NOTES = """\
+Without --budget the rows are stock and the modes, all in memory, and answer one prompt of -p tokens.
+
+With --budget SIZE the rows are
+  stock    llama.cpp from the mapped file, not repacked (our library with nothing switched on: the same bits)
+  ar       plain decode with the expert store
+  ar-sync  the same without overlap and prefetch; other modes and their -sync likewise
+Every run is a process of its own that loads the model, warms up and answers three chat prompts; the kernel's
+copies of the model's files are dropped before it. A row that runs out of memory is reported as such. JSON
+fields: *_mb_s in 10^6 bytes per second; hits (in memory) and late (on their way) as shares of the experts
+asked for; prefetched as a share of the bytes, prefetch_used of what was prefetched; tokens and major_faults
+of a run. All but prefill_tok_s leave prompts out.
+"""
+
+
+def _add_decode(decode: argparse.ArgumentParser) -> None:
+    _add_common(decode, None, "(default: 128; 16 with --budget)")
+    decode.add_argument(
+        "--rows",
+        metavar="LIST",
+        help="rows to alternate, the first is the yardstick "
+        "(default: stock,ar,s2-exact; stock,ar-sync,ar with --budget)",
+    )
+    decode.add_argument(
+        "-p", "--prompt", type=_number, metavar="N", help="tokens in the prompt (default: 512)"
+    )
+    decode.add_argument(
+        "--budget",
+        type=_budget,
+        metavar="SIZE",
+        help="memory of a row's process: 3G, 1500M, 25%% of the files",
+    )
+    decode.add_argument(
+        "--cgroup",
+        action="store_true",
+        help="each process in a memory cgroup of the budget and 2 %%, where the file's pages count too",
+    )
+    decode.add_argument(
+        "--warm", type=_number, default=16, metavar="N", help="tokens to warm up with, --budget (default: 16)"
+    )
 
 
 def _add_kernels(kernels: argparse.ArgumentParser) -> None:
@@ -68,8 +121,8 @@ def _add_kernels(kernels: argparse.ArgumentParser) -> None:
     kernels.add_argument(
         "--rows", type=_numbers, default=[1, 2, 4, 8], metavar="LIST", help="default: 1,2,4,8"
     )
-    kernels.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: one per core)")
-    kernels.add_argument("-r", "--rounds", type=int, default=15, metavar="N", help="alternations")
+    kernels.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
+    kernels.add_argument("-r", "--rounds", type=_number, default=15, metavar="N", help="alternations")
     kernels.add_argument("--no-stock", dest="stock", action="store_false", help="leave stock llama.cpp out")
     kernels.add_argument(
         "--check", action="store_true", help="compare bits instead of times (default: all types)"
@@ -79,7 +132,11 @@ def _add_kernels(kernels: argparse.ArgumentParser) -> None:
 
 def _add_large(large: argparse.ArgumentParser) -> None:
     large.add_argument(
-        "--bytes", type=_size, required=True, metavar="SIZE", help="least size of the result: 4G, 1.5G, 200M"
+        "--bytes",
+        type=_size,
+        required=True,
+        metavar="SIZE",
+        help="least size of the result: 4G, 1.5G, 200M, 1T",
     )
     large.add_argument(
         "-m", "--model", type=Path, default=_EMBEDDED, metavar="FILE", help="the MoE model to widen"
@@ -96,12 +153,24 @@ def _add_large(large: argparse.ArgumentParser) -> None:
 
 
 def _size(text: str) -> int:
-    """A number of bytes; K, M and G are powers of 1024."""
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([KMG]?)", text.upper())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 4G, 1.5G or 200M")
-    unit = 1 << 10 * " KMG".index(match[2] or " ")
-    return math.ceil(Fraction(match[1]) * unit)
+    try:
+        return parse_size(text)
+    except BadRequest as error:
+        units = "units are K, M, G and T, powers of 1024"
+        raise argparse.ArgumentTypeError(f"{error.message}: {error.hint}; {units}") from None
+
+
+def _budget(text: str) -> Budget:
+    try:
+        return parse_budget(text)
+    except BadRequest as error:
+        raise argparse.ArgumentTypeError(error.line()) from None
+
+
+def _number(text: str) -> int:
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
+    return int(text)
 
 
 def _seed(text: str) -> int:

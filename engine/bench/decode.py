@@ -8,18 +8,26 @@ from argparse import Namespace
 from pathlib import Path
 from statistics import median
 
+from engine.bench import budget
 from engine.bench.report import machine, ratio, show
 from engine.bench.row import Figures, Row
 from engine.device import detect
 from engine.errors import BadRequest, NativeError
 from engine.request import MODES
 
+_DEFAULT_ROWS, _DEFAULT_PROMPT, _DEFAULT_TOKENS = "stock,ar,s2-exact", 512, 128
 _BUILDER = Path(__file__).parents[2] / "packaging" / "native.py"
 
 
 def run(args: Namespace) -> None:
     """Alternates the rows `args.rounds` times and prints medians and ratios to the first row."""
-    names = args.rows.split(",")
+    if args.budget is not None:
+        budget.run(args)
+        return
+    if args.cgroup:
+        raise BadRequest("--cgroup has no size without --budget", hint="give both")
+    args.predict, args.prompt = args.predict or _DEFAULT_TOKENS, args.prompt or _DEFAULT_PROMPT
+    names = (args.rows or _DEFAULT_ROWS).split(",")
     unknown = [name for name in names if name != "stock" and name not in MODES]
     if unknown:
         raise BadRequest(f"no row {unknown[0]!r}", hint="rows are stock, " + ", ".join(MODES))

@@ -3,15 +3,13 @@
 A pass multiplies weights that together are several times the last-level cache, so it reads them from memory,
 as decoding does. Our exact kernels with R rows alternate with the same for one row; one row of ours
 alternates with one row of stock llama.cpp in a process of its own, and with nothing but reading the weights.
-Run as `python -m engine.bench.kernels TYPE KIND THREADS` this is that other process: it answers each line on
-standard input with the milliseconds of a pass.
+Run as `python -m engine.bench.kernels TYPE KIND THREADS` this is that other process: it answers with the
+milliseconds of a pass.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
 import time
 from argparse import Namespace
@@ -24,6 +22,7 @@ from types import TracebackType
 
 import numpy as np
 
+from engine.bench.child import Child, serve
 from engine.bench.decode import stock_library
 from engine.bench.ggml import F32, I32, TYPES, Backend, Context, Library, library_folder
 from engine.bench.kernel_check import check
@@ -123,7 +122,7 @@ def _time_all(library: Library, name: str, kind: str, args: Namespace, stock: Pa
         pairs = {str(count): _of_rows(passes, count) for count in rows[1:]}
         pairs["read"] = passes.read
         if stock is not None:
-            pairs["stock"] = stack.enter_context(_Stock(stock, name, kind, args.threads)).run
+            pairs["stock"] = stack.enter_context(_stock(stock, name, kind, args.threads)).ask
         times = _alternate(_of_rows(passes, 1), pairs, args.rounds)
     ones = [one for _, beside in times.values() for one in beside]
     lines: list[Line] = [{**line, "rows": 1, "ms": median(ones), "to_one": 1.0, "to_stock": None}]
@@ -268,48 +267,15 @@ def last_level_cache(caches: Path = _CACHES) -> int:
     return max(sizes)
 
 
-class _Stock:
-    """The parent's handle on a process that times one row in stock llama.cpp."""
-
-    def __init__(self, library: Path, name: str, kind: str, threads: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-m", "engine.bench.kernels", name, kind, str(threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "LLAMA_CPP_LIB_PATH": str(library)},
-            text=True,
-        )
-
-    def __enter__(self) -> _Stock:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.communicate()  # closes its input: it ends
-
-    def run(self) -> float:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died; the empty line below says so
-            self._process.stdin.write("run\n")
-            self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise NativeError(
-                f"stock llama.cpp ended with exit code {self._process.wait()}", hint="see above"
-            )
-        return float(line)
+def _stock(library: Path, name: str, kind: str, threads: int) -> Child:
+    """A process that times one row in stock llama.cpp."""
+    return Child("stock llama.cpp", __name__, [name, kind, str(threads)], library=library)
 
 
 def _main(name: str, kind: str, threads: str) -> None:
     library = Library(library_folder())
     with Passes(library, name, kind, [1], int(threads), exact=False) as passes:
-        for _ in sys.stdin:
-            print(passes.time(1), flush=True)
+        serve(lambda: lambda _: passes.time(1))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from engine.bench.loading import load_here
 from engine.bench.report import machine, show
 from engine.device import detect
 from engine.events import Done
 from engine.loop import generate
-from engine.model import read_model_info
 from engine.native import CancelFlag, llama
-from engine.plan import Wishes, make_plan
 from engine.request import Request, Sampling, Speculation
 from engine.session import Session
 
@@ -52,8 +51,7 @@ class _NativeClock:
 def run(args: Namespace) -> None:
     """Prints Python's share for `ar` and `s2-exact`."""
     args.threads = args.threads or detect().cores
-    plan = make_plan(detect(), read_model_info(args.model), Wishes(n_threads=args.threads))
-    with Session.load(args.model, plan) as session:
+    with load_here(args.model, n_threads=args.threads) as session:
         prompt = session.tokenize_text("Once upon a time in a harbour town there lived an old clockmaker who")
         rows = []
         for mode in ("ar", "s2-exact"):

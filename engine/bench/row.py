@@ -1,24 +1,17 @@
 """One row of a decode bench: a process that holds a model and answers on demand.
 
-Run as `python -m engine.bench.row ROW ...`. It reads a line from standard input for each answer wanted and
-writes one JSON object for each. Rows live in processes of their own because stock llama.cpp and ours are two
-libraries of one name.
+Run as `python -m engine.bench.row ROW ...`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import subprocess
-import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.errors import NativeError
+from engine.bench.child import Child, serve
 
 Figures = dict[str, Any]
 
@@ -30,57 +23,29 @@ def _text() -> str:
     return "\n\n".join(topics[name] for name in sorted(topics))[:200_000]
 
 
-class Row:
+class Row(Child):
     """The parent's handle on a row."""
 
     def __init__(self, name: str, args: Namespace, prompt: int, library: Path | None) -> None:
-        environment = dict(os.environ)
-        if library is not None:
-            environment["LLAMA_CPP_LIB_PATH"] = str(library)
-        command = [sys.executable, "-I", "-m", "engine.bench.row", name, "-m", str(args.model.absolute())]
-        command += ["-n", str(args.predict), "-p", str(prompt), "-t", str(args.threads)]
-        command += ["--draft-experts", str(args.draft_experts), "--draft-length", str(args.draft_length)]
-        self.name = name
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
-        )
+        arguments = [name, "-m", str(args.model.absolute())]
+        arguments += ["-n", str(args.predict), "-p", str(prompt), "-t", str(args.threads)]
+        arguments += ["--draft-experts", str(args.draft_experts), "--draft-length", str(args.draft_length)]
+        super().__init__(f"row {name}", __name__, arguments, library=library)
 
     def run(self) -> Figures:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died; the empty line below says so
-            self._process.stdin.write("run\n")
-            self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise NativeError(
-                f"row {self.name} ended with exit code {self._process.wait()}", hint="see above"
-            )
-        figures: Figures = json.loads(line)
+        figures: Figures = self.ask()
         return figures
 
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
 
-
-def _ours(args: Namespace) -> Callable[[], Figures]:
+def _ours(args: Namespace) -> Callable[[object], Figures]:
     """`ar` or `s2-exact`, as the engine runs them."""
-    from engine.device import detect
+    from engine.bench.loading import load_here
     from engine.events import Done, Tokens
     from engine.loop import generate
-    from engine.model import read_model_info
     from engine.native import CancelFlag
-    from engine.plan import Wishes, make_plan
     from engine.request import Request, Sampling, Speculation
-    from engine.session import Session
 
-    wishes = Wishes(n_ctx=args.prompt + args.predict + 256, n_threads=args.threads)
-    session = Session.load(args.model, make_plan(detect(), read_model_info(args.model), wishes))
+    session = load_here(args.model, n_ctx=args.prompt + args.predict + 256, n_threads=args.threads)
     tokens = session.vocab.tokenize(_text(), add_special=True, parse_special=True)
     prompt = tuple(tokens[: args.prompt])
     request = Request(
@@ -91,7 +56,7 @@ def _ours(args: Namespace) -> Callable[[], Figures]:
         ignore_eos=True,
     )
 
-    def run() -> Figures:
+    def run(_: object) -> Figures:
         session.rewind(0)
         ids: list[int] = []
         for event in generate(session, request, CancelFlag()):
@@ -110,43 +75,21 @@ def _ours(args: Namespace) -> Callable[[], Figures]:
     return run
 
 
-def _stock(args: Namespace) -> Callable[[], Figures]:
+def _stock(args: Namespace) -> Callable[[object], Figures]:
     """llama.cpp as it comes, with its own defaults but for context and threads, sampling greedily."""
-    import llama_cpp.llama_cpp as llama
+    from engine.bench.stock import Stock
 
-    silent = llama.llama_log_callback(lambda *_: None)
-    llama.llama_log_set(silent, None)
-    llama.llama_backend_init()
-    model = llama.llama_model_load_from_file(str(args.model).encode(), llama.llama_model_default_params())
-    params = llama.llama_context_default_params()
-    params.n_ctx = args.prompt + args.predict + 256
-    params.n_threads = params.n_threads_batch = args.threads
-    context = llama.llama_init_from_model(model, params)
-    vocab, data = llama.llama_model_get_vocab(model), _text().encode()
-    tokens = (llama.llama_token * (len(data) + 8))()
-    llama.llama_tokenize(vocab, data, len(data), tokens, len(tokens), True, True)
-    sampler = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
-    ends = [i for i in range(llama.llama_vocab_n_tokens(vocab)) if llama.llama_vocab_is_eog(vocab, i)]
-    bias = (llama.llama_logit_bias * len(ends))(*((token, float("-inf")) for token in ends))
-    n_vocab = llama.llama_vocab_n_tokens(vocab)
-    llama.llama_sampler_chain_add(sampler, llama.llama_sampler_init_logit_bias(n_vocab, len(ends), bias))
-    llama.llama_sampler_chain_add(sampler, llama.llama_sampler_init_greedy())
+    stock = Stock(args.model, args.prompt + args.predict + 256, args.threads)
+    prompt = stock.tokenize(_text())[: args.prompt]
 
-    def decode(part: list[int]) -> None:
-        array = (llama.llama_token * len(part))(*part)
-        if llama.llama_decode(context, llama.llama_batch_get_one(array, len(part))) != 0:
-            raise RuntimeError("stock llama.cpp failed to decode")
-
-    def run() -> Figures:
-        llama.llama_memory_clear(llama.llama_get_memory(context), True)
+    def run(_: object) -> Figures:
         started = time.perf_counter()
-        decode(list(tokens[: args.prompt]))
-        llama.llama_synchronize(context)
+        stock.prefill(prompt)
         prefilled = time.perf_counter()
-        ids = [llama.llama_sampler_sample(sampler, context, -1)]
+        ids = [stock.sample()]
         while len(ids) < args.predict:
-            decode(ids[-1:])
-            ids.append(llama.llama_sampler_sample(sampler, context, -1))
+            stock.feed(ids[-1:])
+            ids.append(stock.sample())
         ended = time.perf_counter()
         return {
             "prefill_tok_s": args.prompt / (prefilled - started),
@@ -167,9 +110,7 @@ def _main() -> None:
     parser.add_argument("--draft-experts", type=int, required=True)
     parser.add_argument("--draft-length", type=int, required=True)
     args = parser.parse_args()
-    run = (_stock if args.row == "stock" else _ours)(args)
-    for _ in sys.stdin:
-        print(json.dumps(run()), flush=True)
+    serve(lambda: (_stock if args.row == "stock" else _ours)(args))
 
 
 if __name__ == "__main__":

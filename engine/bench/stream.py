@@ -21,17 +21,15 @@ from contextlib import aclosing
 from pathlib import Path
 from statistics import median
 
+from engine.bench.loading import load_here
 from engine.bench.report import machine, ratio, show
 from engine.chat import Message
 from engine.client import EngineClient
-from engine.device import detect
 from engine.events import Done
 from engine.launcher import ensure_engine
 from engine.loop import generate
-from engine.model import read_model_info
 from engine.native import CancelFlag
 from engine.paths import Paths
-from engine.plan import Wishes, make_plan
 from engine.request import Request, Sampling, Speculation
 from engine.session import Session
 
@@ -63,8 +61,7 @@ def run(args: Namespace) -> None:
 async def _alternate(args: Namespace, home: Path) -> dict[str, list[float]]:
     figures: dict[str, list[float]] = {"loop": [], "engine": [], "ui": []}
     paths = Paths(runtime=home / "run", state=home / "state", data=home / "data")
-    plan = make_plan(detect(), read_model_info(args.model), Wishes(n_threads=args.threads))
-    with Session.load(args.model, plan) as session:
+    with load_here(args.model, n_threads=args.threads) as session:
         handle = await asyncio.to_thread(ensure_engine, paths)
         async with EngineClient(handle.socket) as client, aclosing(client.telemetry()) as snapshots:
             await client.load(args.model, n_threads=args.threads)

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.device import detect
+from engine.bench.loading import load_here
 from engine.draft import Drafter
 from engine.events import Done, Timings, Tokens
 from engine.loop import generate
-from engine.model import read_model_info
 from engine.native import CancelFlag, llama
-from engine.plan import Wishes, make_plan
 from engine.request import Request, Sampling, Speculation
 from engine.sampler import Sampler
 from engine.session import Session
@@ -31,9 +29,9 @@ class Loader:
     def get(self, *, threads: int, n_ctx: int = 8192, cache_type: str = "f16") -> Session:
         key = (threads, n_ctx, cache_type)
         if key not in self._sessions:
-            wishes = Wishes(n_ctx=n_ctx, n_threads=threads, threads_fixed=True, cache_type=cache_type)
-            plan = make_plan(detect(), read_model_info(self._path), wishes)
-            self._sessions[key] = Session.load(self._path, plan)
+            self._sessions[key] = load_here(
+                self._path, n_ctx=n_ctx, n_threads=threads, threads_fixed=True, cache_type=cache_type
+            )
         return self._sessions[key]
 
     def close(self) -> None:
