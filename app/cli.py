@@ -7,9 +7,10 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from app import exits
-from app.flags import add_flags, text
+from app.flags import FLAGS, add_flags, text
 from engine import __version__
 from engine.errors import S2Error
 
@@ -21,6 +22,21 @@ Without a command the chat opens. `s2chat COMMAND --help` shows a command's flag
 environment:
   S2CHAT_HOME  folder for chats, logs and the engine's socket, instead of the platform's
   NO_COLOR     no colours"""
+
+_MODELS = f"""\
+Without an action the models are listed that ship and that `s2chat bench large` made.
+`s2chat models ACTION --help` shows an action's flags.
+
+{exits.EPILOG}"""
+
+_PACK = f"""\
+A model that is larger than memory is read from disk while it runs. In a GGUF file an expert lies in three
+places; a pack has it in one, so that one read fetches it. The pack is NAME.s2pack beside the model, or in
+~/.cache/s2chat where that folder cannot be written. It takes about as much disk as the model, and the next
+start uses it. `s2chat models rm` removes it. Ctrl+C stops, and the same command goes on from there; when the
+disk fills up meanwhile, what was written is removed.
+
+{exits.EPILOG}"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,8 +102,33 @@ def _parser() -> argparse.ArgumentParser:
         commands, "doctor", "what is installed, what this machine has, what is missing", exits.EPILOG
     )
     doctor.add_argument("--json", action="store_true", help="as one JSON object")
+    _add_models(commands)
     _new_parser(commands, "bench", "measure speed; has its own flags: `s2chat bench --help`", "")
     return parser
+
+
+def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    models = _new_parser(commands, "models", "list models; pack their experts for faster reading", _MODELS)
+    models.add_argument("--json", action="store_true", help="list them as JSON")
+    actions = models.add_subparsers(dest="action", metavar="ACTION")
+    listing = _new_parser(actions, "list", "list models (the default)", exits.EPILOG)
+    listing.add_argument(
+        "places", metavar="PLACE", nargs="*", type=Path, help="GGUF files, or folders with some"
+    )
+    listing.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as JSON")
+    pack = _new_parser(actions, "pack", "write the experts of a model once more, for faster reading", _PACK)
+    remove = _new_parser(
+        actions, "rm", "remove the pack of a model, finished or not; never the model", exits.EPILOG
+    )
+    check = _new_parser(actions, "check", "read a whole pack and compare it with its checksums", exits.EPILOG)
+    for action in (pack, remove, check):
+        _add_model(action)
+    pack.add_argument("-y", "--yes", action="store_true", help="do not ask before writing")
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    flag = next(flag for flag in FLAGS if flag.field == "model")
+    parser.add_argument("model", metavar="MODEL", nargs="?", type=flag.type, help=flag.help)
 
 
 def _new_parser(
@@ -130,6 +171,12 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return examine(as_json=arguments.json)
 
 
+def _models(arguments: argparse.Namespace) -> int:
+    from app.models import models
+
+    return models(arguments)
+
+
 def _bench(words: list[str]) -> int:
     try:
         bench = importlib.import_module("engine.bench")
@@ -141,7 +188,14 @@ def _bench(words: list[str]) -> int:
     return int(bench.main(words))
 
 
-_COMMANDS = {"chat": _chat, "run": _run, "status": _status, "stop": _stop, "doctor": _doctor}
+_COMMANDS = {
+    "chat": _chat,
+    "run": _run,
+    "status": _status,
+    "stop": _stop,
+    "doctor": _doctor,
+    "models": _models,
+}
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from engine.errors import Busy, Cancelled, ModelError, S2Error
 from engine.experts import catalogue_of
+from engine.model import files_of
 from engine.pack import (
     DIGEST_BYTES,
     PAGE,
@@ -32,6 +33,7 @@ from engine.pack import (
     records,
     why_not,
 )
+from engine.size import size
 
 _FLUSH_BYTES = 64 << 20  # written before the disk is waited for: what the page cache holds of it
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -47,7 +49,7 @@ class Packing:
         self._model = model
         catalogue = catalogue_of(model)
         if not catalogue.tensors:
-            raise ModelError(f"{model}: a dense model, it has no experts to pack")
+            raise ModelError(f"{model}: it has no experts to pack", hint="a dense model needs no pack")
         self.blueprint = Blueprint.of(catalogue)
         possible = places(catalogue.files[0])
         good = (place for place in possible if place.is_file() and not why_not(place, self.blueprint))
@@ -85,7 +87,7 @@ class Packing:
         free = self.free + self.replaced
         if needed > free:
             raise S2Error(
-                f"{self.place.parent} has no room for the pack: {needed:,} bytes needed, {free:,} free",
+                f"{self.place.parent} has no room for the pack: {size(needed)} needed, {size(free)} free",
                 hint=f"make room for {needed - free:,} bytes more",
             )
 
@@ -130,26 +132,29 @@ class Packing:
         part.unlink(missing_ok=True)
         if error.errno == errno.EFBIG:
             return S2Error(
-                f"{self.place}: files of {self.size:,} bytes are not allowed there, nothing was kept",
+                f"{self.place}: files of {size(self.size)} are not allowed there, nothing was kept",
                 hint="move the model to another file system",
             )
         return S2Error(
             f"{self.place}: the disk filled up meanwhile, what was written is removed",
-            hint=f"make room for {max(0, self.size - self.free):,} bytes more and start again",
+            hint=f"make room for {size(max(0, self.size - self.free))} more and start again",
         )
 
 
 def remove(model: Path) -> list[tuple[Path, int]]:
     """Removes the packs of the model at `model`, unfinished ones too, never the model; what was removed and
-    how many bytes it had. Raises Busy while a pack is being made."""
+    how many bytes it had. The model may be gone already. Raises Busy while a pack is being made."""
     gone = []
-    first = catalogue_of(model).files[0]
+    try:
+        first = files_of(model)[0]
+    except ModelError:
+        first = model
     for pack in places(first):
         for file in (part_of(pack), pack):
             try:
                 if not file.is_file():
                     continue
-                size = file.stat().st_size
+                held = file.stat().st_size
                 if file != pack:
                     with _ours(file):
                         file.unlink()
@@ -157,7 +162,7 @@ def remove(model: Path) -> list[tuple[Path, int]]:
                     file.unlink()
             except OSError as error:
                 raise S2Error(f"{file}: {error.strerror or error}", hint="remove it yourself") from error
-            gone.append((file, size))
+            gone.append((file, held))
     return gone
 
 

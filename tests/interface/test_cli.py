@@ -17,7 +17,7 @@ from app.flags import FLAGS
 from engine import __version__
 from engine.errors import BadRequest, Busy, ContextFull, EngineCrashed, ModelError, S2Error
 
-COMMANDS = ("chat", "run", "status", "stop", "doctor")
+COMMANDS = ("chat", "run", "status", "stop", "doctor", "models")
 
 
 def s2chat(home: Path, *words: str, stdin: str = "", **more: str) -> subprocess.CompletedProcess[str]:
