@@ -327,15 +327,22 @@ def test_what_a_power_cut_spoils_is_written_again(writing: subprocess.Popen[str]
     assert Packing(model).write(silent).read_bytes() == fresh(model, tmp_path)
 
 
+@pytest.mark.parametrize("other", ["expert", "model"])
 def test_what_was_begun_for_another_model_is_not_gone_on_with(
-    writing: subprocess.Popen[str], tmp_path: Path
+    other: str, writing: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     model = tmp_path / "model.gguf"
     writing.kill()
     writing.wait()
-    write_stacks(model)
+    if other == "expert":
+        flip(model, catalogue_of(model).tensors[0].offset)
+    else:
+        write_stacks(model)
     place = Packing(model).write(silent)
     assert place.read_bytes() == fresh(model, tmp_path)
+    catalogue = pack_of(model)
+    assert catalogue is not None
+    assert_holds(catalogue, model)
 
 
 def test_two_at_once(writing: subprocess.Popen[str], tmp_path: Path) -> None:
