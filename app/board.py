@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.labels import ModeLabel, model_name
+from app.labels import ModeLabel, memory, model_name
 from app.statusline import Status
 from app.text import one_line
+from engine.size import size
 
 if TYPE_CHECKING:
     from app.answer import Answer
@@ -27,6 +28,15 @@ class Board:
     @property
     def context_size(self) -> int:
         return self.snapshot.model.n_ctx if self.snapshot and self.snapshot.model else 0
+
+    @property
+    def memory_words(self) -> str:
+        """What the engine takes and may take."""
+        if self.snapshot is None:
+            return self.words
+        now, peak, budget = self.snapshot.rss_bytes, self.snapshot.peak_bytes, self.snapshot.budget_bytes
+        limit = f" of a budget of {size(budget)}" if budget else ", without a limit"
+        return f"the engine takes {size(now)}{limit}, {size(peak)} at most so far"
 
     def lost(self, words: str, *, problem: bool) -> None:
         """No engine is connected."""
@@ -54,6 +64,7 @@ class Board:
     def status(self, answer: Answer | None, stopping: bool, last: Entry | None) -> Status:
         kind, words = self._state(answer, stopping)
         model = self.snapshot.model if self.snapshot else None
+        budget = self.snapshot.budget_bytes if self.snapshot else 0
         timings = answer.timings if answer else None
         context = timings or (last.timings if last else None)
         if answer is None and last and (not self.mode or last.mode == self.mode.name):
@@ -66,6 +77,8 @@ class Board:
             timings=timings,
             context_n=context.context_n if context else 0,
             context_size=self.context_size,
+            memory=memory(self.snapshot.rss_bytes, budget) if self.snapshot and budget else "",
+            has_store=bool(self.snapshot and self.snapshot.plan and self.snapshot.plan.store),
         )
 
     def _state(self, answer: Answer | None, stopping: bool) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from textual.widgets import TextArea
 from app.asker import Asker
 from app.board import Board
 from app.colours import Colourless
-from app.commands import commands
+from app.commands import budget_wish, commands
 from app.copy import copy_out
 from app.help import WELCOME, HelpScreen
 from app.library import Library
@@ -29,6 +29,7 @@ from app.statusline import StatusLine
 from app.terminal import HANGUP_EXIT, watch_hangup
 from app.text import one_line
 from app.transcript import Transcript
+from engine.errors import S2Error
 
 if TYPE_CHECKING:
     from textual import events
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from app.history import Conversation as Chat
     from app.history import History, Status
     from app.options import ChatOptions
-    from engine.errors import S2Error
     from engine.messages import Snapshot
     from engine.paths import Paths
 
@@ -190,6 +190,11 @@ class ChatApp(App[None]):
     # Asking
 
     async def on_prompt_sent(self, event: Prompt.Sent) -> None:
+        wish = budget_wish(event.text)
+        if wish is not None:
+            self.prompt.take(event.text)
+            self.run_worker(self._change_budget(wish), group="budget")
+            return
         if self._is_answering:
             self._hint("An answer is being written. Esc stops it.")
             return
@@ -201,6 +206,13 @@ class ChatApp(App[None]):
         for view in self._library.open.views[-2:]:
             self.transcript.add(view)
         self._answer(entry)
+
+    async def _change_budget(self, wish: str) -> None:
+        try:
+            client = await self._link.client()
+            self._notice(await client.change_budget(wish) if wish else self._board.memory_words)
+        except S2Error as error:
+            self._notice(error.line())
 
     async def action_again(self) -> None:
         if self._is_answering:

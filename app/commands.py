@@ -1,4 +1,4 @@
-"""The commands of Ctrl+P: what the keys do, by name, and the colours."""
+"""The commands of Ctrl+P: what the keys do, by name, and the colours. And the one that is typed."""
 
 from __future__ import annotations
 
@@ -22,3 +22,9 @@ def commands(app: ChatApp) -> Iterable[SystemCommand]:
     if not app.no_color:
         yield SystemCommand("Colours", "choose a theme, it is remembered", app.action_change_theme)
     yield SystemCommand("Quit", "Ctrl+Q, chats are always saved", app.action_quit)
+
+
+def budget_wish(text: str) -> str | None:
+    """What follows /budget, "" for nothing; None when `text` is a message like any other."""
+    command, _, wish = text.strip().partition(" ")
+    return wish.strip() if command == "/budget" and "\n" not in text.strip() else None

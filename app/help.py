@@ -29,6 +29,7 @@ _KEYS = (
     ("Ctrl+O", "open an earlier chat"),
     ("PgUp PgDn", "scroll"),
     ("Ctrl+Home/End", "to the start, to the end"),
+    ("/budget 2G", "memory for the engine, at once"),
     ("mouse", "select text, Ctrl+C copies it"),
     ("Ctrl+P", "commands, such as other colours"),
     ("Ctrl+Q", "quit; chats are always saved"),
@@ -39,6 +40,9 @@ _TERMS = (
     ("≈lossy", "the mode may change the text"),
     ("acc", "drafted tokens that were accepted"),
     ("/pass", "tokens per pass of the model"),
+    ("hit", "experts that were in memory"),
+    ("MiB/tok", "experts read from disk per token"),
+    ("mem", "memory of the engine / budget"),
     ("ctx", "tokens in the context / its size"),
 )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.text import one_line
 from engine.messages import timings_from_json
+from engine.size import size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +56,42 @@ def per_pass(timings: Timings | None) -> str:
     return "–" if value is None else f"{value:.1f}"
 
 
+def hits(timings: Timings | None) -> str:
+    """Experts that were in memory when they were needed, – when none was needed."""
+    rate = timings.store.hit_rate if timings and timings.store else None
+    return "–" if rate is None else f"{100 * rate:.0f}%"
+
+
+def late(timings: Timings | None) -> str:
+    """Experts that were on their way when they were needed."""
+    rate = timings.store.late_rate if timings and timings.store else None
+    return "–" if rate is None else f"{100 * rate:.0f}%"
+
+
+def prefetch_used(timings: Timings | None) -> str:
+    """Experts read ahead that were needed."""
+    rate = timings.store.prefetch_used_rate if timings and timings.store else None
+    return "–" if rate is None else f"{100 * rate:.0f}%"
+
+
+def read_per_token(timings: Timings | None) -> str:
+    value = timings.mib_per_token if timings else None
+    return f"{_short(value)} MiB/tok"
+
+
+def stall_per_token(timings: Timings | None) -> str:
+    value = timings.stall_ms_per_token if timings else None
+    return f"{_short(value)} ms/tok"
+
+
+def memory(now_bytes: int, budget_bytes: int) -> str:
+    return f"{size(now_bytes)}/{size(budget_bytes)}"
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
 def foot(end: str, mode: str, timings: Timings | None) -> str:
     """The line under an answer: how it ended if not by itself, then what it cost."""
     parts = [ENDS[end]] if end in ENDS else []
@@ -62,6 +99,8 @@ def foot(end: str, mode: str, timings: Timings | None) -> str:
         parts += [mode, f"{timings.predicted_n} tokens", speed(timings.predicted_per_second)]
         if timings.draft_n:
             parts += [f"acc {acceptance(timings)}", f"{per_pass(timings)}/pass"]
+        if timings.store:
+            parts += [f"hit {hits(timings)}", read_per_token(timings)]
     words = " · ".join(part for part in parts if part)
     return words if not words or end in ENDS else f"─ {words}"
 

@@ -98,6 +98,7 @@ class _OneShot:
     timings: Timings = field(default_factory=Timings)
     finish: str = ""
     mode: str = ""
+    memory: dict[str, int] | None = None
 
     async def run(self, socket: Path) -> int:
         async with EngineClient(socket) as client:
@@ -107,6 +108,8 @@ class _OneShot:
                 await task
             except asyncio.CancelledError:
                 self.finish = "cancel"
+            if self.arguments.json:
+                self.memory = await _memory(client)
         if self.arguments.json:
             self.out.json(self._result())
         self.out.end_line()
@@ -181,7 +184,21 @@ class _OneShot:
             "finish_reason": OPENAI_FINISH.get(self.finish),  # type: ignore[call-overload]
             "finish": self.finish,
             "timings": self.timings.as_json(),
+            "memory": self.memory,
         }
+
+
+async def _memory(client: EngineClient) -> dict[str, int] | None:
+    """What the engine process takes, in bytes; None when it has left."""
+    with contextlib.suppress(EngineUnavailable):
+        async with closing(client.telemetry()) as snapshots:
+            async for snapshot in snapshots:
+                return {
+                    "now_bytes": snapshot.rss_bytes,
+                    "peak_bytes": snapshot.peak_bytes,
+                    "budget_bytes": snapshot.budget_bytes,
+                }
+    return None
 
 
 async def _load_error(client: EngineClient) -> ModelError | None:

@@ -10,7 +10,17 @@ import time
 from typing import TYPE_CHECKING
 
 from app import exits
-from app.labels import ModeLabel, acceptance, per_pass, speed
+from app.labels import (
+    ModeLabel,
+    acceptance,
+    hits,
+    late,
+    per_pass,
+    prefetch_used,
+    read_per_token,
+    speed,
+    stall_per_token,
+)
 from app.streams import closing
 from app.text import one_line
 from engine.client import EngineClient
@@ -101,6 +111,14 @@ def _rows(handle: Handle, snapshot: Snapshot) -> list[tuple[str, str]]:
         rows.append(("prefill", speed(timings.prompt_per_second)))
         rows.append(("decode", speed(timings.predicted_per_second)))
         rows.append(("drafts", f"{acceptance(timings)} accepted, {per_pass(timings)} tokens per pass"))
+        if timings.store:
+            rows.append(
+                (
+                    "store",
+                    f"{hits(timings)} hits, {late(timings)} late, {prefetch_used(timings)} of prefetch used",
+                )
+            )
+            rows.append(("disk", f"{read_per_token(timings)} read, {stall_per_token(timings)} waited"))
     rows += [
         ("memory", _memory(snapshot)),
         ("clients", f"{_others(snapshot)} attached, {snapshot.running} running, {snapshot.queued} waiting"),
@@ -109,8 +127,8 @@ def _rows(handle: Handle, snapshot: Snapshot) -> list[tuple[str, str]]:
 
 
 def _memory(snapshot: Snapshot) -> str:
-    budget = snapshot.plan.budget_bytes if snapshot.plan else 0
-    return size(snapshot.rss_bytes) + (f" of a budget of {size(budget)}" if budget else "")
+    budget = f" of a budget of {size(snapshot.budget_bytes)}" if snapshot.budget_bytes else ""
+    return f"{size(snapshot.rss_bytes)}{budget}, {size(snapshot.peak_bytes)} at most so far"
 
 
 def _state(snapshot: Snapshot) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
-from app.labels import ModeLabel, acceptance, per_pass, speed
+from app.labels import ModeLabel, acceptance, hits, per_pass, read_per_token, speed
 from app.text import one_line
 from engine.events import Timings
 
@@ -25,7 +25,10 @@ _HINT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`kind` is a key of GLYPHS, `words` say it; numbers are of the running answer or the last one."""
+    """`kind` is a key of GLYPHS, `words` say it; numbers are of the running answer or the last one.
+
+    `memory` is said where there is a budget. `has_store`: experts are read as they are needed.
+    """
 
     kind: str = "waiting"
     words: str = "starting the engine"
@@ -34,6 +37,8 @@ class Status:
     timings: Timings | None = None
     context_n: int = 0
     context_size: int = 0
+    memory: str = ""
+    has_store: bool = False
 
 
 class StatusLine(Static):
@@ -97,13 +102,17 @@ def _width(parts: list[tuple[int, str]]) -> int:
 def _parts(status: Status) -> list[tuple[int, str]]:
     """What to show in this order, each with its rank: the highest rank is dropped first."""
     timings = status.timings
-    parts = [(0, one_line(status.words, 70)), (6, status.model), (1, str(status.mode or ""))]
+    parts = [(0, one_line(status.words, 70)), (9, status.model), (1, str(status.mode or ""))]
     if timings and timings.predicted_n:
         parts += [
             (2, speed(timings.predicted_per_second)),
-            (4, f"acc {acceptance(timings)}"),
-            (5, f"{per_pass(timings)}/pass"),
+            (6, f"acc {acceptance(timings)}"),
+            (7, f"{per_pass(timings)}/pass"),
         ]
+        if status.has_store:
+            parts += [(4, f"hit {hits(timings)}"), (5, read_per_token(timings))]
+    if status.memory:
+        parts.append((8, f"mem {status.memory}"))
     if status.context_size:
         parts.append((3, f"ctx {status.context_n}/{status.context_size}"))
     return [(rank, text) for rank, text in parts if text]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from engine.plan import Plan
     from engine.state import EngineState
 
-_CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load"]
+_CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load", "budget"]
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -43,17 +43,29 @@ def snapshot(state: EngineState) -> dict[str, Any]:
         "plan": None if loaded is None else _plan_card(loaded.plan),
         "settings": settings(state),
         "modes": _mode_cards(state),
-        "notices": [] if loaded is None else list(loaded.notices),
+        "notices": [] if loaded is None else [*loaded.notices, *state.memory_notices],
         "running": running,
         "queued": len(state.jobs) - running,
         "clients": len(state.streams),
         "timings": None if state.timings is None else state.timings.as_json(),
         "rss_bytes": rss_bytes(),
+        "peak_bytes": peak_bytes(),
+        "budget_bytes": state.budget_bytes,
+        "slot_bytes": _slot_bytes(state),
     }
 
 
 def settings(state: EngineState) -> dict[str, Any]:
     return dataclasses.asdict(state.speculation)
+
+
+def budget(state: EngineState, notice: str = "") -> dict[str, Any]:
+    return {"budget_bytes": state.budget_bytes, "slot_bytes": _slot_bytes(state), "notice": notice}
+
+
+def _slot_bytes(state: EngineState) -> int:
+    governor = None if state.loaded is None else state.loaded.governor
+    return 0 if governor is None else governor.slot_bytes
 
 
 def model_name(state: EngineState) -> str:
@@ -75,6 +87,15 @@ def rss_bytes() -> int:
     """Memory this process holds, resident pages of mapped files included; 0 where unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def peak_bytes() -> int:
+    """The most memory this process has held so far; 0 where unknown."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
     except (OSError, ValueError, IndexError):
         return 0
 

@@ -129,6 +129,11 @@ class EngineClient:
         answer = await self._call("POST" if changes else "GET", "/settings", changes or None)
         return settings_from_json(answer)
 
+    async def change_budget(self, budget: int | str) -> str:
+        """Another budget for the engine from now on, written as in `load`; what it means, in words."""
+        answer = await self._call("POST", "/budget", {"budget": budget})
+        return str(answer["notice"])
+
     async def telemetry(self) -> AsyncGenerator[Snapshot, None]:
         """The engine's state now and after each change, at most four times a second, until it leaves."""
         async for data in self._events("GET", "/telemetry"):

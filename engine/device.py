@@ -38,8 +38,8 @@ class Device:
 def detect(root: Path = Path("/")) -> Device:
     """Reads the machine's figures. A figure that cannot be read is left out of the minimum, never guessed."""
     memory = psutil.virtual_memory()
-    limits = [limit for limit, _ in _memory_limits(root)]
-    rooms = [max(0, limit - used) for limit, used in _memory_limits(root)]
+    limits = [limit for limit, _ in memory_limits(root)]
+    rooms = [max(0, limit - used) for limit, used in memory_limits(root)]
     return Device(
         cores=max(1, min([_physical_cores(), *_quota_cores(root)])),
         memory_bytes=min([memory.total, *limits]),
@@ -68,7 +68,7 @@ def _quota_cores(root: Path) -> Iterator[int]:
                 yield max(1, quota_us // period_us)
 
 
-def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
+def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
     """(limit, unreclaimable use) in bytes of each memory cgroup above this process."""
     for group in cgroups(root, "memory"):
         stat = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat") if " " in line)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 FinishReason = Literal["eos", "stop_string", "max_tokens", "context", "cancel"]
 
@@ -18,12 +18,48 @@ OPENAI_FINISH: dict[FinishReason, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class StoreFigures:
+    """What the expert store did for one answer so far, its prompt not counted.
+
+    `asked` counts distinct experts of a layer, summed over layers and passes. `hits` of these were in memory
+    when the layer asked; `late` were on their way, which is a miss. `prefetched` experts were read ahead,
+    `prefetch_used` of these asked for before they were given up. `stall_ms`: passes stood waiting for reads.
+    """
+
+    asked: int = 0
+    hits: int = 0
+    late: int = 0
+    bytes_read: int = 0
+    bytes_prefetched: int = 0
+    prefetched: int = 0
+    prefetch_used: int = 0
+    evicted: int = 0
+    stall_ms: float = 0.0
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Experts in memory / experts asked for; None when none was."""
+        return self.hits / self.asked if self.asked else None
+
+    @property
+    def late_rate(self) -> float | None:
+        """Experts on their way / experts asked for; None when none was."""
+        return self.late / self.asked if self.asked else None
+
+    @property
+    def prefetch_used_rate(self) -> float | None:
+        """Experts read ahead that were asked for / those read ahead; None when none was."""
+        return self.prefetch_used / self.prefetched if self.prefetched else None
+
+
+@dataclass(frozen=True, slots=True)
 class Timings:
     """Counts and times of one request so far; names follow llama.cpp's `timings` object.
 
     Times are milliseconds. `prompt_n` counts tokens that were decoded for the prompt, `cache_n` those
     that were already in the KV cache. `predicted_n` counts delivered tokens. `draft_n` counts drafted
-    tokens that a verify pass looked at, `draft_n_accepted` those that survived.
+    tokens that a verify pass looked at, `draft_n_accepted` those that survived. `store`: None where all
+    experts are in memory, and until the prompt is done.
     """
 
     prompt_n: int = 0
@@ -35,6 +71,7 @@ class Timings:
     draft_n_accepted: int = 0
     verify_n: int = 0
     context_n: int = 0
+    store: StoreFigures | None = None
 
     @property
     def prompt_per_second(self) -> float:
@@ -54,8 +91,21 @@ class Timings:
         """Tokens drawn per verify pass, the bonus token included; 1 in plain decode."""
         return 1 + self.draft_n_accepted / self.verify_n if self.verify_n else None
 
-    def as_json(self) -> dict[str, float | int]:
-        return {
+    @property
+    def mib_per_token(self) -> float | None:
+        """MiB of experts read per delivered token; None without a store or a token."""
+        return (
+            self.store.bytes_read / self.predicted_n / (1 << 20) if self.store and self.predicted_n else None
+        )
+
+    @property
+    def stall_ms_per_token(self) -> float | None:
+        """Milliseconds spent waiting for reads per delivered token; None without a store or a token."""
+        return self.store.stall_ms / self.predicted_n if self.store and self.predicted_n else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The counts, and what follows from them; `store` only where there is one."""
+        values: dict[str, Any] = {
             "prompt_n": self.prompt_n,
             "cache_n": self.cache_n,
             "prompt_ms": round(self.prompt_ms, 3),
@@ -68,6 +118,18 @@ class Timings:
             "verify_n": self.verify_n,
             "context_n": self.context_n,
         }
+        return values if self.store is None else values | {"store": self._store_json(self.store)}
+
+    def _store_json(self, store: StoreFigures) -> dict[str, Any]:
+        rates = {
+            "hit_rate": store.hit_rate,
+            "late_rate": store.late_rate,
+            "prefetch_used_rate": store.prefetch_used_rate,
+            "mib_per_token": self.mib_per_token,
+            "stall_ms_per_token": self.stall_ms_per_token,
+        }
+        rounded = {name: None if rate is None else round(rate, 4) for name, rate in rates.items()}
+        return {**asdict(store), "stall_ms": round(store.stall_ms, 3), **rounded}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from engine.errors import S2Error
 from engine.events import Event
 
 if TYPE_CHECKING:
+    from engine.governor import MemoryGovernor
     from engine.model import ModelInfo
     from engine.native import CancelFlag
     from engine.plan import Plan
@@ -123,7 +124,8 @@ class LoadJob:
 class Loaded:
     """The model that is loaded, and how. `n_ctx` is what the native context really has.
 
-    `exact`: on this backend the exact modes keep their promise.
+    `exact`: on this backend the exact modes keep their promise. `governor`: of the memory of its experts,
+    where they are read as they are needed.
     """
 
     load: Load
@@ -132,6 +134,7 @@ class Loaded:
     n_ctx: int
     exact: bool
     notices: tuple[str, ...]
+    governor: MemoryGovernor | None = None
 
 
 Job: TypeAlias = GenerateJob | LoadJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from engine.events import FinishReason, Timings
+from engine.events import FinishReason, StoreFigures, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +101,11 @@ class ModeCard:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state of the engine at one moment. `progress` of a load runs from 0 to 1."""
+    """The whole state of the engine at one moment. `progress` of a load runs from 0 to 1.
+
+    Memory of the process now, at most so far, and its budget, 0 for no limit; `slot_bytes` are set aside for
+    experts that are read as they are needed, 0 where all are in memory.
+    """
 
     instance: str
     state: State
@@ -117,6 +121,9 @@ class Snapshot:
     clients: int
     timings: Timings | None
     rss_bytes: int
+    peak_bytes: int = 0
+    budget_bytes: int = 0
+    slot_bytes: int = 0
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Snapshot:
@@ -135,6 +142,9 @@ class Snapshot:
             clients=int(body["clients"]),
             timings=timings_from_json(body.get("timings")),
             rss_bytes=int(body.get("rss_bytes", 0)),
+            peak_bytes=int(body.get("peak_bytes", 0)),
+            budget_bytes=int(body.get("budget_bytes", 0)),
+            slot_bytes=int(body.get("slot_bytes", 0)),
         )
 
 
@@ -174,7 +184,9 @@ class ChatChunk:
 
 
 def timings_from_json(body: Mapping[str, Any] | None) -> Timings | None:
-    return None if body is None else Timings(**_known(Timings, body))
+    if body is None:
+        return None
+    return Timings(**{**_known(Timings, body), "store": _record(StoreFigures, body.get("store"))})
 
 
 def settings_from_json(body: Mapping[str, Any]) -> Settings:

@@ -47,7 +47,8 @@ class Plan:
     faster layout, in a second copy unless there is a store. `budget_bytes`: what the whole process may take,
     0 for no limit. `store`: experts are read from disk as they are needed, all other weights stay in memory
     that is no file's; without a budget every expert has its place. `resident_bytes`: weights outside the
-    routed experts, `expert_bytes`: those of the experts, as the files have them.
+    routed experts, `expert_bytes`: those of the experts, as the files have them. `other_bytes`: what the
+    process takes beside experts, an estimate.
     """
 
     n_ctx: int
@@ -60,6 +61,7 @@ class Plan:
     store: bool
     resident_bytes: int
     expert_bytes: int
+    other_bytes: int
     speculation: Speculation
     reasons: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
@@ -85,6 +87,7 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
         store=allowance.store,
         resident_bytes=model.size_bytes - model.expert_bytes,
         expert_bytes=model.expert_bytes,
+        other_bytes=need.base,
         speculation=_speculation(model, wishes, reasons, notices),
         reasons=reasons,
         notices=tuple(notices),

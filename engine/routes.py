@@ -11,13 +11,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.answering import JobResponse
-from engine.cards import handshake, model_list, model_name, settings
+from engine.cards import budget, handshake, model_list, model_name, settings
 from engine.errors import BadRequest, EngineUnavailable, S2Error
 from engine.fields import Fields
 from engine.messages import CLIENT_HEADER
 from engine.serving import answer, error_answer, read_object
 from engine.telemetry import TelemetryResponse
-from engine.wire import parse_chat, parse_completion, parse_load, parse_settings
+from engine.wire import parse_budget_change, parse_chat, parse_completion, parse_load, parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,6 +42,7 @@ def create_app(state: EngineState) -> Starlette:
             Route("/v1/completions", calls.completion, methods=["POST"]),
             Route("/cancel", calls.cancel, methods=["POST"]),
             Route("/settings", calls.settings, methods=["GET", "POST"]),
+            Route("/budget", calls.budget, methods=["GET", "POST"]),
             Route("/telemetry", calls.telemetry),
             Route("/shutdown", calls.shutdown, methods=["POST"]),
         ],
@@ -89,6 +90,12 @@ class Calls:
         if request.method == "POST":
             self._state.change_settings(parse_settings(await read_object(request)))
         return answer(settings(self._state))
+
+    async def budget(self, request: Request) -> Response:
+        notice = ""
+        if request.method == "POST":
+            notice = await self._state.change_budget(parse_budget_change(await read_object(request)))
+        return answer(budget(self._state, notice))
 
     async def telemetry(self, request: Request) -> Response:
         return TelemetryResponse(self._state, _client(request))

@@ -58,6 +58,7 @@ async def _serve(instance: Instance, lifetime: Lifetime) -> None:
     for number in _SIGNALS:
         loop.add_signal_handler(number, state.leave)
     server = _Server(_config(state))
+    governing = asyncio.create_task(state.govern())
     tasks = [
         asyncio.create_task(watch(lifetime, state, instance)),
         asyncio.create_task(server.serve([instance.socket])),
@@ -71,6 +72,7 @@ async def _serve(instance: Instance, lifetime: Lifetime) -> None:
     state.leave()
     # The decode thread may sit in a long native call. Memory and lock go with the process in any case.
     threading.Timer(_LEAVE_WITHIN_S, _exit, (instance,)).start()
+    governing.cancel()
     instance.withdraw()
     server.should_exit = True
     results = await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
+import logging
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,14 @@ from engine.request import Speculation
 from engine.worker import Worker
 
 if TYPE_CHECKING:
+    from engine.budget import Budget
     from engine.wire import Call, Load
+
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 1.0
+_MEMORY_NOTICES = 3
 
 
 class EngineState:
@@ -31,6 +40,7 @@ class EngineState:
         self.progress = 0.0
         self.error: str | None = None
         self.timings: Timings | None = None
+        self.memory_notices: tuple[str, ...] = ()  # the latest of what its governor did
         self.jobs: dict[str, GenerateJob] = {}
         self.streams: dict[asyncio.Event, str] = {}  # wakes a telemetry stream → its client's name
         self.leaving = asyncio.Event()
@@ -126,7 +136,7 @@ class EngineState:
         if self.loading is not None:
             self.loading.cancel.set()
         self.loading, self.loaded, self.error, self.progress = LoadJob(load), None, None, 0.0
-        self.timings = None
+        self.timings, self.memory_notices = None, ()
         self.worker.submit(self.loading)
         self.touch()
         return True
@@ -161,6 +171,45 @@ class EngineState:
     def load_failed(self, job: LoadJob, error: str) -> None:
         if job is self.loading:
             self.loading, self.error = None, error
+            self.touch()
+
+    # Memory
+
+    @property
+    def budget_bytes(self) -> int:
+        """What the whole process may take now, 0 for no limit."""
+        if self.loaded is None:
+            return 0
+        governor = self.loaded.governor
+        return self.loaded.plan.budget_bytes if governor is None else governor.budget_bytes
+
+    async def govern(self) -> None:
+        """Looks after the memory of whatever model is loaded, until the engine leaves."""
+        while not self.leaving.is_set():
+            await asyncio.sleep(_LOOK_EVERY_S)
+            if self.loaded is not None and self.loaded.governor is not None:
+                look = functools.partial(self.loaded.governor.tick, busy=bool(self.jobs))
+                try:
+                    self.memory_changed(await asyncio.to_thread(look))
+                except Exception:
+                    log.exception("looking after the memory failed")
+
+    async def change_budget(self, budget: Budget) -> str:
+        """Takes another budget at once, also while an answer is written; returns what it means in words."""
+        if self.loaded is None:
+            raise EngineUnavailable("no model is loaded")
+        if self.loaded.governor is None:
+            raise BadRequest(
+                f"{self.loaded.info.name} is held whole, its memory cannot be changed while it is loaded",
+                hint="load a model of experts with --budget",
+            )
+        notice = await asyncio.to_thread(self.loaded.governor.set_budget, budget)
+        self.touch()
+        return notice
+
+    def memory_changed(self, notice: str) -> None:
+        if notice:
+            self.memory_notices = (*self.memory_notices[1 - _MEMORY_NOTICES :], notice)
             self.touch()
 
     # Settings

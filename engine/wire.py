@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.budget import parse_budget
+from engine.budget import Budget, parse_budget
 from engine.errors import BadRequest
 from engine.fields import Fields
 from engine.request import CACHE_TYPES, Sampling, Speculation
@@ -97,6 +97,13 @@ def parse_load(body: Mapping[str, Any]) -> Load:
         wishes["budget"] = parse_budget(body["budget"]).wire
     wishes |= parse_speculation(body)
     return Load(Path(model), {name: value for name, value in wishes.items() if value is not None})
+
+
+def parse_budget_change(body: Mapping[str, Any]) -> Budget:
+    unknown = sorted(set(body) - {"budget"})
+    if unknown:
+        raise BadRequest(f"unknown field {unknown[0]!r}", hint="budget is the only one")
+    return parse_budget(body.get("budget"))
 
 
 def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
