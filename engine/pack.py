@@ -257,7 +257,7 @@ def records(handle: int, blueprint: Blueprint, progress: Progress) -> Iterator[t
     for span in blueprint.spans():
         if os.preadv(handle, [buffer[: span.size]], span.at) < span.size:
             return
-        os.posix_fadvise(handle, span.at, span.size, os.POSIX_FADV_DONTNEED)
+        forget(handle, span.at, span.at + span.size)
         got = digests.feed(span, buffer[: span.size])
         for index in range(len(got) // DIGEST_BYTES):
             at = (span.number + index) * DIGEST_BYTES
@@ -265,6 +265,13 @@ def records(handle: int, blueprint: Blueprint, progress: Progress) -> Iterator[t
             yield span.number + index, table[at : at + DIGEST_BYTES], digest
         done += span.size
         progress("checking", done, blueprint.size)
+
+
+def forget(handle: int, start: int, stop: int) -> None:
+    """Has the page cache drop these bytes of a file. It drops whole groups of pages, which may be megabytes:
+    those that the last call cut are dropped with this one."""
+    start = max(0, start - _PIECE)
+    os.posix_fadvise(handle, start, stop - start, os.POSIX_FADV_DONTNEED)
 
 
 def padded(size: int) -> int:

@@ -27,6 +27,7 @@ from engine.pack import (
     Digests,
     Progress,
     Span,
+    forget,
     padded,
     part_of,
     places,
@@ -287,7 +288,7 @@ def _read_all(handle: int, pieces: list[memoryview], at: int, file: Path) -> Non
             got -= len(pieces.pop(0))
         if pieces:
             pieces[0] = pieces[0][got:]
-    os.posix_fadvise(handle, start, at - start, os.POSIX_FADV_DONTNEED)
+    forget(handle, start, at)
 
 
 def _write_all(handle: int, data: memoryview, at: int) -> None:
@@ -298,7 +299,7 @@ def _write_all(handle: int, data: memoryview, at: int) -> None:
 
 def _flush(handle: int, start: int, stop: int) -> None:
     os.fdatasync(handle)
-    os.posix_fadvise(handle, start, stop - start, os.POSIX_FADV_DONTNEED)
+    forget(handle, start, stop)
 
 
 def _sync_folder(folder: Path) -> None:
