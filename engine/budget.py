@@ -68,12 +68,15 @@ def parse_budget(value: object) -> Budget:
 def allow(
     budget: Budget, need: Need, name: str, *, model_bytes: int, available: int, can_store: bool
 ) -> Allowance:
-    """Grants a wish. Raises BadRequest when the model cannot run with so little."""
+    """Grants a wish. Raises BadRequest when the model cannot run with so little.
+
+    What is in doubt is granted: once the model is loaded its needs are known, and checked again.
+    """
     count = budget.bytes_for(model_bytes)
     if not count:
         return Allowance(0, False, "asked for: no limit")
     least = need.least if can_store else need.whole
-    if count < least:
+    if count < need.certain(whole=not can_store):
         held = "" if can_store else ", as it is held whole"
         raise BadRequest(
             f"a budget of {size(count)} is too small: {name} needs about {size(least)}{held}; "

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 #: Python, the libraries and the vocabulary, measured at 50 to 65 MiB, and buffers for reads.
 PROCESS_BYTES = 96 << 20
+PROCESS_LEAST_BYTES = 48 << 20
 _SLOT_LAYERS = 2  # layers whose experts must have a place at once: one is multiplied, another arrives
 
 
@@ -19,10 +20,12 @@ _SLOT_LAYERS = 2  # layers whose experts must have a place at once: one is multi
 class Need:
     """Bytes of each part.
 
-    `resident`: weights outside the experts, and copies of them; `slots`: the fewest experts in memory.
+    `resident`: weights outside the experts, `copies` of them; `slots`: the fewest experts in memory. `cache`
+    is an upper bound: some models keep less for some layers.
     """
 
     resident: int
+    copies: int
     experts: int
     slots: int
     cache: int
@@ -32,11 +35,15 @@ class Need:
     @property
     def base(self) -> int:
         """What is there however few experts are."""
-        return self.resident + self.cache + self.compute + self.process
+        return self.resident + self.copies + self.cache + self.compute + self.process
 
     @property
     def least(self) -> int:
         return self.base + self.slots
+
+    def certain(self, *, whole: bool) -> int:
+        """With less the model cannot run, held `whole` or in part, whatever the estimates are worth."""
+        return self.resident + (self.experts if whole else self.slots) + PROCESS_LEAST_BYTES
 
     @property
     def whole(self) -> int:
@@ -45,7 +52,7 @@ class Need:
     def words(self, *, whole: bool) -> str:
         """The sum, part by part."""
         parts = [
-            (self.resident, "weights that stay"),
+            (self.resident + self.copies, "weights that stay"),
             (self.experts if whole else self.slots, "experts"),
             (self.cache, "KV cache"),
             (self.compute + self.process, "buffers and the process"),
@@ -57,7 +64,8 @@ def need_of(model: ModelInfo, *, n_ctx: int, cell_bytes: int, n_ubatch: int) -> 
     """For `n_ctx` tokens of `cell_bytes` each, and passes of up to `n_ubatch` rows."""
     slots = _SLOT_LAYERS * model.n_expert_used * model.largest_expert_bytes
     return Need(
-        resident=model.size_bytes - model.expert_bytes + model.tied_bytes,
+        resident=model.size_bytes - model.expert_bytes,
+        copies=model.tied_bytes,
         experts=model.expert_bytes,
         slots=min(model.expert_bytes, slots),
         cache=n_ctx * cell_bytes,
