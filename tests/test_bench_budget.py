@@ -262,7 +262,13 @@ def test_figures_are_of_pairs() -> None:
     assert line["overlap_gain"] == pytest.approx(1.6)
     assert line["overlap_share"] == pytest.approx((1.6 / (170 / 120) + 1.6 / (370 / 320)) / 2)
     assert line["same_text"] is True
-    assert figures([replace(SYNC, ids=[[1, 2, 4]])], [SYNC])["same_text"] is False
+
+
+@pytest.mark.parametrize(
+    ("ids", "same"), [([1, 2, 4], False), ([1, 2], True), ([2], False), ([1, 2, 3, 4], True)]
+)
+def test_texts_are_the_same_as_far_as_they_go(ids: list[int], same: bool) -> None:
+    assert figures([replace(SYNC, ids=[ids])], [SYNC])["same_text"] is same
 
 
 def test_a_row_without_takes_has_every_field() -> None:
@@ -319,6 +325,14 @@ def test_a_row_out_of_memory_is_reported(
     assert row["tok_s"] is row["ratio"] is row["tokens"] is None
     assert main(["decode", *argv, *QUICK[:-1]]) == 0
     assert "out of memory: the kernel killed it at 1" in capfd.readouterr().out
+
+
+def test_a_slow_row_is_cut_off(capfd: pytest.CaptureFixture[str], model: Path) -> None:
+    argv = ("-m", str(model), "--budget", "1G", "--rows", "stock", "-r", "1", "-t", "1", "--json")
+    assert main(["decode", *argv, "-n", "3000", "--warm", "1", "--seconds", "1"]) == 0
+    row = json.loads(capfd.readouterr().out)
+    assert 3 <= row["tokens"] < 3000
+    assert row["tok_s"] == pytest.approx(row["tokens"], rel=0.5)  # a second in all
 
 
 def test_without_the_right_to_limit_rows_go_on_and_say_so(

@@ -113,6 +113,13 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
     decode.add_argument(
         "--warm", type=_number, default=16, metavar="N", help="tokens to warm up with, --budget (default: 16)"
     )
+    decode.add_argument(
+        "--seconds",
+        type=_number,
+        default=60,
+        metavar="N",
+        help="no more decoding than that is measured in a run, --budget (default: 60)",
+    )
 
 
 def _add_kernels(kernels: argparse.ArgumentParser) -> None:

@@ -106,6 +106,7 @@ class _Bench:
         self._catalogue = pack_of(args.model) or plain
         self._files = {*plain.files, *self._catalogue.files}
         self._tokens = [args.warm, *[args.predict] * (len(prompts) - 1)]
+        self._seconds = args.seconds / (len(prompts) - 1)
         self._n_ctx = budget_row.room_for(prompts, self._tokens)
         self.cgroup_bytes: int | None = int(budget * _CGROUP_ROOM) if args.cgroup else None
         self.failed: dict[str, str] = {}
@@ -138,7 +139,7 @@ class _Bench:
         with self._group() as group:
             try:
                 with budget_row.start(name, self._args, self._budget, self._n_ctx, group) as row:
-                    answers = budget_row.ask(row, self._prompts, self._tokens)
+                    answers = budget_row.ask(row, self._prompts, self._tokens, self._seconds)
             except ChildEnded:
                 if group is None or not group.killed():
                     raise

@@ -8,7 +8,8 @@ from __future__ import annotations
 import resource
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ COUNTED = (
     "prefetch_used",
     "stall_ns",
 )
-_Answer = Callable[[Sequence[int], int], Iterator[int]]
+_Answer = Callable[[Sequence[int], int], Generator[int, None, None]]
 _MARGIN = 64  # cells beyond what an answer needs
 
 
@@ -45,9 +46,10 @@ def start(name: str, args: Namespace, budget: int, n_ctx: int, group: MemoryGrou
     return Child(f"row {name}", __name__, arguments, group=group)
 
 
-def ask(row: Child, prompts: Sequence[Sequence[int]], tokens: Sequence[int]) -> Answers:
-    """Answers to all but the first of `prompts`, which warms up; so many `tokens` of each."""
-    answers: Answers = row.ask({"prompts": list(prompts), "tokens": list(tokens)})
+def ask(row: Child, prompts: Sequence[Sequence[int]], tokens: Sequence[int], seconds: float) -> Answers:
+    """Answers to all but the first of `prompts`, which warms up; so many `tokens` of each, or fewer, if they
+    take more than `seconds` each."""
+    answers: Answers = row.ask({"prompts": list(prompts), "tokens": list(tokens), "seconds": seconds})
     return answers
 
 
@@ -58,10 +60,11 @@ def room_for(prompts: Sequence[Sequence[int]], tokens: Sequence[int]) -> int:
 
 
 class _Clock:
-    """What passed while answers were decoded, prompts left out. `counters` are those of a store."""
+    """What passed while answers were decoded, prompts left out. `counters` are those of a store; an answer
+    that takes longer than `seconds` is cut off."""
 
-    def __init__(self, counters: Callable[[], dict[str, int]]) -> None:
-        self._counters = counters
+    def __init__(self, counters: Callable[[], dict[str, int]], seconds: float) -> None:
+        self._counters, self._seconds = counters, seconds
         self._ids: list[list[int]] = []
         self._prefill_s = self._decode_s = 0.0
         self._prompt_tokens = self._major_faults = 0
@@ -71,11 +74,14 @@ class _Clock:
     def time(self, prompt: Sequence[int], count: int, answer: _Answer) -> None:
         """Takes `count` tokens behind the first: that one follows from the prompt's own pass."""
         started = time.perf_counter()
-        tokens = answer(prompt, count + 1)
-        ids = [next(tokens)]
-        first, before = time.perf_counter(), self._snapshot()
-        ids += tokens
-        ended, after = time.perf_counter(), self._snapshot()
+        with closing(answer(prompt, count + 1)) as tokens:
+            ids = [next(tokens)]
+            first, before = time.perf_counter(), self._snapshot()
+            for token in tokens:
+                ids.append(token)
+                if time.perf_counter() > first + self._seconds:
+                    break
+            ended, after = time.perf_counter(), self._snapshot()
         self._ids.append(ids)
         self._prompt_tokens += len(prompt)
         self._prefill_s += first - started
@@ -110,8 +116,8 @@ def _grown(total: int | None, before: int | None, after: int | None) -> int | No
 def _answers(answer: _Answer, counters: Callable[[], dict[str, int]] = dict) -> Callable[[Any], Answers]:
     def run(question: Any) -> Answers:
         (warm, *prompts), (warm_tokens, *tokens) = question["prompts"], question["tokens"]
-        _Clock(counters).time(warm, warm_tokens, answer)
-        clock = _Clock(counters)
+        _Clock(counters, question["seconds"]).time(warm, warm_tokens, answer)
+        clock = _Clock(counters, question["seconds"])
         for prompt, count in zip(prompts, tokens, strict=True):
             clock.time(prompt, count, answer)
         return clock.as_json()
@@ -125,7 +131,7 @@ def _stock(args: Namespace) -> Callable[[Any], Answers]:
 
     stock = Stock(args.model, args.context, args.threads, repack=False)
 
-    def answer(prompt: Sequence[int], count: int) -> Iterator[int]:
+    def answer(prompt: Sequence[int], count: int) -> Generator[int, None, None]:
         stock.prefill(prompt)
         token = stock.sample()
         yield token
@@ -148,7 +154,7 @@ def _ours(args: Namespace) -> Callable[[Any], Answers]:
     session, counters = _load(args, sync=sync)
     speculation = Speculation(mode, args.draft_experts, args.draft_length)
 
-    def answer(prompt: Sequence[int], count: int) -> Iterator[int]:
+    def answer(prompt: Sequence[int], count: int) -> Generator[int, None, None]:
         session.rewind(0)
         request = Request(
             tuple(prompt), Sampling(temperature=0.0), speculation, max_tokens=count, ignore_eos=True
