@@ -184,7 +184,7 @@ class ChatApp(App[None]):
         self._refresh_status()
 
     def engine_careful(self) -> None:
-        self._notice("the engine starts again with a smaller context and plain decode")
+        self._notice("the engine starts again with less memory, a smaller context and plain decode")
         self._mode = "ar"
 
     # Asking

@@ -46,7 +46,7 @@ class EngineLink:
         self._client: asyncio.Future[EngineClient] = asyncio.get_running_loop().create_future()
         self._wanted = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine-start")
-        self._n_ctx = load.n_ctx or 0
+        self._last: Snapshot | None = None  # of the loaded model
         self.model_failed = False  # the engine is there, but has no model to answer with
 
     async def client(self) -> EngineClient:
@@ -86,7 +86,7 @@ class EngineLink:
                 async with closing(client.telemetry()) as snapshots:
                     async for snapshot in snapshots:
                         self.model_failed = snapshot.state == "error"
-                        self._n_ctx = snapshot.model.n_ctx if snapshot.model else self._n_ctx
+                        self._last = snapshot if snapshot.model else self._last
                         self._listener.engine_state(snapshot)
             except EngineUnavailable:
                 pass
@@ -120,7 +120,16 @@ class EngineLink:
             raise crash.error
         self._listener.engine_problem(crash.error)
         if crash.careful:
-            self._load = replace(self._load, n_ctx=max(_SMALLEST_CONTEXT, self._n_ctx // 2))
+            self._load = careful(self._load, self._last)
             self._listener.engine_careful()
         self._listener.engine_waiting(f"starting the engine again in {crash.retry_after_s:.0f} s")
         await asyncio.sleep(crash.retry_after_s)
+
+
+def careful(load: Load, last: Snapshot | None) -> Load:
+    """What to load after crashes: half the context that was there, and a quarter less for experts."""
+    n_ctx = last.model.n_ctx if last and last.model else load.n_ctx or 0
+    budget = load.budget
+    if last and last.budget_bytes and last.slot_bytes:
+        budget = last.budget_bytes - last.slot_bytes // 4
+    return replace(load, n_ctx=max(_SMALLEST_CONTEXT, n_ctx // 2), budget=budget)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support import chat, rows, shown, soon
@@ -11,11 +12,13 @@ from test_ui_chat import LONG, answered, ask, is_ready
 from app.board import Board
 from app.commands import budget_wish
 from app.labels import ModeLabel
+from app.link import careful
+from app.options import Load
 from app.statusline import Status, _fit
 from engine.client import EngineClient
 from engine.errors import BadRequest
 from engine.events import StoreFigures, Timings
-from engine.messages import PlanCard, Settings, Snapshot
+from engine.messages import ModelCard, PlanCard, Settings, Snapshot
 from engine.paths import Paths
 
 FIGURES = StoreFigures(asked=200, hits=186, bytes_read=205 << 20, stall_ms=40.0)
@@ -91,6 +94,16 @@ def test_the_board_knows_memory_and_budget() -> None:
 )
 def test_what_is_a_command(text: str, wish: str | None) -> None:
     assert budget_wish(text) == wish
+
+
+def test_after_crashes_less_is_asked_for() -> None:
+    load = Load(Path("m.gguf"), n_ctx=8192, budget="50%")
+    model = ModelCard("m.gguf", "Moe", "qwen3moe", 1, 4096, 4096, 64, 8, is_moe=True)
+    last = replace(SNAPSHOT, model=model, slot_bytes=1 << 30)
+    assert careful(load, last) == replace(load, n_ctx=2048, budget=(2 << 30) - (1 << 28))
+    assert careful(load, replace(last, slot_bytes=0)) == replace(load, n_ctx=2048)
+    assert careful(load, None) == replace(load, n_ctx=4096)
+    assert careful(Load(Path("m.gguf")), None).n_ctx == 512
 
 
 async def test_the_budget_is_changed_while_an_answer_is_written(
