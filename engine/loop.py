@@ -14,10 +14,12 @@ from collections.abc import Iterator, Sequence
 from engine.draft import Drafter, drafter_for
 from engine.errors import BadRequest, Cancelled, ContextFull
 from engine.events import Done, Event, FinishReason, Prefill, Timings, Tokens
+from engine.figures import figures_since
 from engine.native import CancelFlag
 from engine.request import MODES, Request
 from engine.sampler import Sampler
 from engine.session import Session
+from engine.store import StoreStats
 from engine.text import TextStream
 
 
@@ -61,6 +63,7 @@ class _Answer:
         self._started = time.perf_counter()
         self._prompt_ms = 0.0
         self._cached = 0
+        self._store_before: StoreStats | None = None
         self._draft_n = self._accepted_n = self._verify_n = 0
         self.reason: FinishReason | None = None
 
@@ -74,6 +77,7 @@ class _Answer:
             self._prompt_ms = self._elapsed_ms()
             yield Prefill(len(session.timeline), len(prompt), self._cached)
         self._started = time.perf_counter()
+        self._store_before = session.store.stats() if session.store is not None else None
 
     def first(self) -> Tokens:
         """The first token follows from the prompt's own logits."""
@@ -100,7 +104,7 @@ class _Answer:
                 break
         # Rewind before yielding: a cancelled consumer must leave the cache as plain decode would have.
         kept = rows[: len(drawn)]
-        session.timeline.append(kept)
+        session.keep(kept)
         if len(kept) < len(rows):
             session.rewind(len(session.timeline))
         return drawn
@@ -171,6 +175,7 @@ class _Answer:
             draft_n_accepted=self._accepted_n,
             verify_n=self._verify_n,
             context_n=len(self._session.timeline),
+            store=figures_since(self._store_before, self._session.store),
         )
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from engine.errors import NativeError
 from engine.threads import BARRIER_SPINS
 
-ABI_VERSION = 2  # s2_abi_version() of native/s2/s2.h
+ABI_VERSION = 3  # s2_abi_version() of native/s2/s2.h
 
 
 class _RoutingView(ctypes.Structure):
@@ -157,6 +157,8 @@ def _declare(lib: Any) -> None:
     lib.s2_set_rows_exact.restype = None
     lib.s2_set_routing.argtypes = [context, ctypes.c_bool]
     lib.s2_set_routing.restype = None
+    lib.s2_compute_bytes.argtypes = [context]
+    lib.s2_compute_bytes.restype = ctypes.c_int64
     lib.s2_routing_n_layers.argtypes = [context]
     lib.s2_routing_n_layers.restype = ctypes.c_int32
     lib.s2_routing_layer_get.argtypes = [context, ctypes.c_int32, ctypes.POINTER(_RoutingView)]
@@ -206,6 +208,10 @@ class Hooks:
                 )
             )
         return layers
+
+    def compute_bytes(self) -> int:
+        """Bytes of the buffers in which passes compute, touched or not."""
+        return int(self._lib.s2_compute_bytes(self._context))
 
     def stop_on(self, flag: CancelFlag) -> None:
         """Decode calls end early once `flag` is set."""

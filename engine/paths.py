@@ -68,6 +68,11 @@ def packs_cache() -> Path:
     return Path(platformdirs.user_cache_path(_APP)) / "packs"
 
 
+def heat_cache() -> Path:
+    """Where it is kept which experts of a model are used."""
+    return Path(platformdirs.user_cache_path(_APP)) / "heat"
+
+
 def private_dir(path: Path) -> Path:
     """Makes `path` a folder only this user can enter, and returns it."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)

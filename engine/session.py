@@ -12,23 +12,34 @@ from typing import Any
 
 from engine.chat import CHATML, ChatTemplate, Message
 from engine.errors import BadRequest, Cancelled, ModelError, NativeError
+from engine.experts import catalogue_of
+from engine.heat import heat_file, read_heat, write_heat
+from engine.memory import process_bytes
 from engine.model import ModelInfo, read_model_info
 from engine.native import CancelFlag, Hooks, llama, log
+from engine.pack import pack_of
 from engine.plan import Plan
+from engine.store import Store
 from engine.threads import ThreadGovernor
 from engine.timeline import ROWS_EXACT, Timeline
 from engine.vocab import Vocab
 
 _REPLIES_KEPT = 256  # answers whose token ids are remembered, so that their KV cells are found again
 _GGML_TYPES = {"f16": 1, "q8_0": 8}  # enum ggml_type
+_LOAD_WITHOUT_MAPPING = 0  # enum llama_load_mode
+_RESERVE = 32 << 20  # bytes: what the process still grows by when it works
 _DECODE_NO_ROOM, _DECODE_ABORTED = 1, 2  # return values of llama_decode
 
 
 class Session:
     """One model, one llama context, one sequence. Not thread-safe: the decode thread owns it."""
 
-    def __init__(self, info: ModelInfo, plan: Plan, model: Any, context: Any) -> None:
+    def __init__(
+        self, info: ModelInfo, plan: Plan, model: Any, context: Any, store: Store | None = None
+    ) -> None:
         self._llama = llama()
+        self.store = store
+        self._heat: Path | None = None
         self._model, self._context = model, context
         self._memory = self._llama.llama_get_memory(context)
         self._batch = self._llama.llama_batch_init(plan.n_ubatch, 0, 1)
@@ -63,15 +74,34 @@ class Session:
         *,
         on_progress: Callable[[float], None] | None = None,
         cancel: CancelFlag | None = None,
+        heat: Path | None = None,
     ) -> Session:
         """Loads the model at `path` as `plan` says. `on_progress` hears fractions from 0 to 1.
 
+        `heat`: a folder that remembers which experts are used, from one start to the next.
         Raises ModelError when the file cannot be used, Cancelled when `cancel` was set.
         """
         info = read_model_info(path)
         bindings = llama()
-        model, context = _open(bindings, info, plan, on_progress, cancel)
-        return cls(info, plan, model, context)
+        if not plan.store:
+            model, context = _open(bindings, info, plan, on_progress, cancel)
+            return cls(info, plan, model, context)
+        notices: list[str] = []
+        store = Store.open(pack_of(path, notices.append) or catalogue_of(path))
+        try:
+            with store.loading():
+                model, context = _open(bindings, info, plan, on_progress, cancel)
+        except BaseException:
+            store.close()
+            raise
+        session = cls(info, plan, model, context, store)
+        session.notices += notices
+        try:
+            session._fill_store(heat_file(info, heat) if heat is not None else None)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     # --- prompts
 
@@ -121,9 +151,12 @@ class Session:
         status = self._llama.llama_decode(self._context, self._batch)
         if self._governor.after_pass():
             self._llama.llama_set_n_threads(self._context, self._governor.threads, self._governor.threads)
-        if status == 0:
+        fault = self._end_store_pass()
+        if status == 0 and fault is None:
             return
         self._llama.llama_memory_seq_rm(self._memory, 0, start, -1)
+        if fault is not None:
+            raise ModelError(fault, hint="check the disk and the file, then ask again")
         if status == _DECODE_ABORTED:
             raise Cancelled("stopped")
         if status == _DECODE_NO_ROOM:
@@ -133,7 +166,13 @@ class Session:
     def extend(self, tokens: Sequence[int], *, all_logits: bool) -> None:
         """Decodes `tokens` behind the timeline and appends them to it."""
         self.decode(tokens, len(self.timeline), all_logits=all_logits)
+        self.keep(tokens)
+
+    def keep(self, tokens: Sequence[int]) -> None:
+        """Appends the first tokens of the last pass to the timeline: they are accepted."""
         self.timeline.append(tokens)
+        if self.store is not None:
+            self.store.credit(len(tokens))
 
     def rewind(self, length: int) -> int:
         """Cuts cache and timeline to `length` tokens; returns what is left (0 if it cannot be cut)."""
@@ -150,12 +189,42 @@ class Session:
             self._llama.llama_free(self._context)
             self._llama.llama_model_free(self._model)
             self._context = self._model = None
+            if self.store is not None:
+                if self._heat is not None:
+                    write_heat(self._heat, self.store.heat())
+                self.store.close()
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
+
+    def _end_store_pass(self) -> str | None:
+        """What went wrong with a read during the pass; None when nothing did."""
+        if self.store is None:
+            return None
+        self.store.end_pass()
+        return self.store.take_fault()
+
+    def _fill_store(self, heat: Path | None) -> None:
+        """Gives the store what the budget leaves beside all that is in memory already, and begins to read."""
+        assert self.store is not None
+        room = self.store.bytes_all
+        if self.plan.budget_bytes:
+            used = process_bytes() + self.hooks.compute_bytes() + _RESERVE
+            room = self.plan.budget_bytes - used
+            if room < self.store.bytes_min:
+                least = -(-(used + self.store.bytes_min) // 1_000_000)
+                raise BadRequest(
+                    f"a budget of {self.plan.budget_bytes / 1e6:,.0f} MB is too small for this model",
+                    hint=f"at least {least} MB: everything but the experts takes {used / 1e6:,.0f} MB",
+                )
+        self._heat = heat
+        if heat is not None and (known := read_heat(heat)) is not None:
+            self.store.set_heat(known)
+        self.store.resize(room)
+        self.store.warm()
 
     def _check_can_draft(self) -> bool:
         """Whether drafts can be rolled back and differ from the target."""
@@ -207,7 +276,9 @@ def _load_model(
         return cancel is None or not cancel.is_set
 
     params = bindings.llama_model_default_params()
-    params.use_extra_bufts = plan.repack
+    params.use_extra_bufts = plan.repack or plan.store
+    if plan.store:  # pages of a mapped file are memory that no budget holds
+        params.load_mode = _LOAD_WITHOUT_MAPPING
     params.progress_callback = bindings.llama_progress_callback(progress)
     model = bindings.llama_model_load_from_file(os.fsencode(info.path), params)
     if model is None:

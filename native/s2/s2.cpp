@@ -1,11 +1,12 @@
 #include "s2.h"
 
 #include "llama-context.h"
+#include "store/s2-store.h"
 
 #include <atomic>
 
 int32_t s2_abi_version(void) {
-    return 2;
+    return 3;
 }
 
 void s2_set_n_expert_used(llama_context * ctx, int32_t n_expert_used) {
@@ -49,6 +50,14 @@ bool s2_routing_layer_get(llama_context * ctx, int32_t i, s2_routing_view * view
     return true;
 }
 
+int64_t s2_compute_bytes(llama_context * ctx) {
+    int64_t bytes = 0;
+    for (const auto & [buft, part] : ctx->memory_breakdown()) {
+        bytes += (int64_t) part.compute;
+    }
+    return bytes;
+}
+
 bool s2_abort_if_set(void * flag) {
-    return reinterpret_cast<const std::atomic<int32_t> *>(flag)->load(std::memory_order_relaxed) != 0;
+    return reinterpret_cast<const std::atomic<int32_t> *>(flag)->load(std::memory_order_relaxed) != 0 || s2_store_any_fault();
 }

@@ -44,7 +44,11 @@ LLAMA_API int32_t s2_routing_n_layers(struct llama_context * ctx);
 // Fills `view` with layer i of those; false when there is no such layer.
 LLAMA_API bool s2_routing_layer_get(struct llama_context * ctx, int32_t i, struct s2_routing_view * view);
 
-// An abort callback for llama_set_abort_callback: stops the pass when *(const int32_t *) flag is not 0.
+// Bytes of the buffers in which the context computes; they are touched only as passes need them.
+LLAMA_API int64_t s2_compute_bytes(struct llama_context * ctx);
+
+// An abort callback for llama_set_abort_callback: stops the pass when *(const int32_t *) flag is not 0, or when experts
+// could not be read.
 // ggml asks once per graph node, too often for a callback into Python.
 LLAMA_API bool s2_abort_if_set(void * flag);
 

@@ -18,6 +18,7 @@ enum class Activation {
     Q8,    // Scale32 per 32
     Q8x4,  // Scale128 per 128; the bytes of each four blocks lie as 16 of every block, then the other 16
     Q8_K,  // Scale256 per 256
+    Own,   // as the type's own dot product in ggml wants it
 };
 
 struct Scale32 {
@@ -71,6 +72,7 @@ struct Job {
     int64_t         first, last;
     const Row *     rows;
     float * const * out;           // per row: its first column
+    ggml_type       type;          // of the weights
 };
 
 using Kernel = void (*)(const Job &);

@@ -1,12 +1,16 @@
 #include "s2-rows-kernel.h"
 
+#include "../store/s2-experts.h"
+
 #include "ggml-cpu-impl.h"
 #include "ggml-cpu.h"
 #include "quants.h"
 #include "simd-mappings.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <new>
 
 namespace s2 {
 namespace {
@@ -19,19 +23,22 @@ constexpr size_t padded(size_t bytes) { return GGML_PAD(bytes, 64); }
 
 // --- activations
 
-size_t row_size(Activation activation, int64_t k) {
+size_t row_size(ggml_type weights, Activation activation, int64_t k) {
     const int64_t n_128 = (k + 127) / 128;
     switch (activation) {
         case Activation::F32:  return 0;
         case Activation::Q8:   return padded(k + k / 32 * sizeof(Scale32));
         case Activation::Q8x4: return padded(n_128 * 128 + n_128 * sizeof(Scale128));
         case Activation::Q8_K: return padded(k + k / QK_K * sizeof(Scale256));
+        case Activation::Own:  return padded(ggml_row_size(ggml_get_type_traits_cpu(weights)->vec_dot_type, k));
     }
     GGML_ABORT("no such activation");
 }
 
-size_t largest_row(int64_t k) {
-    return std::max({ row_size(Activation::Q8, k), row_size(Activation::Q8x4, k), row_size(Activation::Q8_K, k) });
+size_t largest_row(ggml_type weights, int64_t k) {
+    const ggml_type own = ggml_get_type_traits_cpu(weights)->vec_dot_type;
+    return std::max({ row_size(weights, Activation::Q8, k), row_size(weights, Activation::Q8x4, k),
+                      row_size(weights, Activation::Q8_K, k), padded(ggml_row_size(own, k)) });
 }
 
 int32_t sum_of(const int8_t * q, int n) {
@@ -93,6 +100,28 @@ void quantize_q8_K(const float * x, char * row, int64_t k, int64_t first, int64_
     }
 }
 
+// --- types without kernels of ours: ggml's dot product, a row at a time
+
+void multiply_own(const Job & job, int n_rows) {
+    const ggml_vec_dot_t dot = ggml_get_type_traits_cpu(job.type)->vec_dot;
+    for (int64_t c = job.first; c < job.last; ++c) {
+        for (int r = 0; r < n_rows; ++r) {
+            dot((int) job.k, job.out[r] + c, 0, job.weights + c * job.column_bytes, 0, job.rows[r], 0, 1);
+        }
+    }
+}
+
+template <int n> void multiply_own(const Job & job) { multiply_own(job, n); }
+
+const Family OWN = {
+    Activation::Own, 0, false, 1,
+#if defined(__AVX512VL__) || defined(__aarch64__)
+    { multiply_own<1>, multiply_own<2>, multiply_own<3>, multiply_own<4>, multiply_own<5>, multiply_own<6>, multiply_own<7>, multiply_own<8> },
+#else
+    { multiply_own<1>, multiply_own<2>, multiply_own<3>, multiply_own<4> },
+#endif
+};
+
 // --- the product
 
 // Which rows of src1 meet which expert. A plain product is one with a single expert.
@@ -128,33 +157,48 @@ int64_t tokens_of(const ggml_tensor * node) {
     return node->op == GGML_OP_MUL_MAT_ID ? node->src[2]->ne[1] : node->src[1]->ne[1];
 }
 
-bool is_narrow(const ggml_tensor * node) {
+bool is_plain(const ggml_tensor * node) {
     const ggml_tensor * w = node->src[0];
     const ggml_tensor * x = node->src[1];
     const bool by_expert  = node->op == GGML_OP_MUL_MAT_ID;
-    return x->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F32 && tokens_of(node) <= S2_ROWS_MAX
+    return x->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F32
         && w->ne[3] == 1 && x->ne[3] == 1 && (by_expert || (w->ne[2] == 1 && x->ne[2] == 1))
         && w->nb[0] == ggml_type_size(w->type) && w->nb[1] == ggml_row_size(w->type, w->ne[0])
         && x->nb[0] == sizeof(float) && node->nb[0] == sizeof(float);
 }
 
+bool is_narrow(const ggml_tensor * node) { return is_plain(node) && tokens_of(node) <= S2_ROWS_MAX; }
+
 int64_t pairs_of(const ggml_tensor * node) {
     return node->op == GGML_OP_MUL_MAT_ID ? node->src[2]->ne[0] * node->src[2]->ne[1] : node->src[1]->ne[1];
 }
 
-size_t schedule_size(int64_t n_pairs) {
-    return padded(sizeof(int32_t)) + padded(n_pairs * sizeof(Group)) + padded(n_pairs * sizeof(Pair));
+// How many distinct experts there can be.
+int64_t groups_of(const ggml_tensor * node) {
+    return node->op == GGML_OP_MUL_MAT_ID ? std::min(pairs_of(node), node->src[0]->ne[2]) : 1;
 }
 
+using Left = std::atomic<int32_t>;
+
+// Lies in the work buffer.
 struct Schedule {
     int32_t * n_groups;
+    int32_t * group_of;  // by expert; -1: none
     Group *   groups;
     Pair *    pairs;
+    Wanted *  wanted;
+    Left *    left;      // chunks of the group not multiplied yet
 
-    Schedule(char * base, int64_t n) {
-        n_groups = (int32_t *) base;
-        groups   = (Group *) (base + padded(sizeof(int32_t)));
-        pairs    = (Pair *) (base + padded(sizeof(int32_t)) + padded(n * sizeof(Group)));
+    static size_t size(const ggml_tensor * node) { return (size_t) Schedule(nullptr, node).end; }
+
+    Schedule(char * base, const ggml_tensor * node) : end(base) {
+        const int64_t n = groups_of(node);
+        place(n_groups, 1);
+        place(group_of, node->op == GGML_OP_MUL_MAT_ID ? node->src[0]->ne[2] : 1);
+        place(groups, n);
+        place(pairs, pairs_of(node));
+        place(wanted, n);
+        place(left, n);
     }
 
     void fill(const Plan & plan) {
@@ -168,6 +212,7 @@ struct Schedule {
         }
         // Experts in the order they first appear, each with its pairs in order: two passes over few pairs.
         *n_groups = 0;
+        std::fill_n(group_of, plan.weights->ne[2], -1);
         for_each_pair(plan, [this](int32_t expert, Pair) { ++find(expert)->count; });
         for (int32_t g = 0, first = 0; g < *n_groups; ++g) {
             groups[g].first = first;
@@ -180,7 +225,33 @@ struct Schedule {
         });
     }
 
+    // Tells `experts` what is needed and takes over the order in which it can be had.
+    void ask(const Plan & plan, Experts & experts, int32_t n_chunks) {
+        const bool narrow = plan.ids->ne[1] <= S2_ROWS_MAX;
+        for (int32_t g = 0; g < *n_groups; ++g) {
+            wanted[g] = { groups[g].expert, groups[g].count, narrow ? 0 : UINT32_MAX };
+            for (int32_t i = 0; narrow && i < groups[g].count; ++i) {
+                wanted[g].rows |= 1u << pairs[groups[g].first + i].token;
+            }
+        }
+        experts.begin(wanted, *n_groups, (int32_t) plan.ids->ne[1]);
+        // Where each expert's group stands now: the groups move, one cycle of swaps at a time.
+        for (int32_t g = 0; g < *n_groups; ++g) {
+            const int32_t at = group_of[wanted[g].expert];
+            std::swap(groups[g], groups[at]);
+            std::swap(group_of[groups[g].expert], group_of[groups[at].expert]);
+            new (left + g) Left(n_chunks);
+        }
+    }
+
   private:
+    char * end;
+
+    template <class T> void place(T *& to, int64_t n) {
+        to = (T *) end;
+        end += padded(n * sizeof(T));
+    }
+
     template <class Visit> void for_each_pair(const Plan & plan, Visit visit) const {
         const ggml_tensor * ids = plan.ids;
         for (int32_t token = 0; token < ids->ne[1]; ++token) {
@@ -193,34 +264,40 @@ struct Schedule {
     }
 
     Group * find(int32_t expert) {
-        for (int32_t g = 0; g < *n_groups; ++g) {
-            if (groups[g].expert == expert) {
-                return groups + g;
-            }
+        if (group_of[expert] < 0) {
+            group_of[expert] = *n_groups;
+            groups[(*n_groups)++] = { expert, 0, 0 };
         }
-        groups[*n_groups] = { expert, 0, 0 };
-        return groups + (*n_groups)++;
+        return groups + group_of[expert];
     }
 };
 
 class Product {
   public:
-    Product(const ggml_compute_params * params, ggml_tensor * dst, const Family * family)
-        : params(params), dst(dst), plan(plan_of(dst, family)), stride(row_size(family->activation, plan.k)),
-          schedule((char *) params->wdata, plan.n_pairs), rows_base((char *) params->wdata + schedule_size(plan.n_pairs)) {}
+    // `experts` null: the weights lie where the tensor says.
+    Product(const ggml_compute_params * params, ggml_tensor * dst, const Family * family, Experts * experts)
+        : params(params), dst(dst), experts(experts), plan(plan_of(dst, family)),
+          stride(row_size(plan.weights->type, family->activation, plan.k)), schedule((char *) params->wdata, dst),
+          rows_base((char *) params->wdata + Schedule::size(dst)) {}
 
     void run() {
+        const int64_t chunk    = chunk_columns();
+        const int64_t n_chunks = (plan.columns + chunk - 1) / chunk;
         if (params->ith == 0) {
             schedule.fill(plan);
+            if (experts != nullptr) {
+                schedule.ask(plan, *experts, (int32_t) n_chunks);
+            }
             ggml_threadpool_chunk_set(params->threadpool, params->nth);
         }
         quantize();
         ggml_barrier(params->threadpool);
-        const int64_t chunk    = chunk_columns();
-        const int64_t n_chunks = (plan.columns + chunk - 1) / chunk;
+        if (params->ith == 0 && experts != nullptr) {
+            experts->begun();
+        }
         for (int64_t i = params->ith; i < n_chunks * *schedule.n_groups; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
             const int64_t first = i % n_chunks * chunk;
-            multiply(schedule.groups[i / n_chunks], first, std::min(first + chunk, plan.columns));
+            visit((int32_t) (i / n_chunks), first, std::min(first + chunk, plan.columns));
         }
     }
 
@@ -247,8 +324,14 @@ class Product {
                 case Activation::Q8:   quantize_q8(*plan.family, floats(row), to, plan.k, first, n); break;
                 case Activation::Q8x4: quantize_q8x4(*plan.family, floats(row), to, plan.k, first, n); break;
                 case Activation::Q8_K: quantize_q8_K(floats(row), to, plan.k, first, n); break;
+                case Activation::Own:  quantize_own(floats(row), to, first, n); break;
             }
         }
+    }
+
+    void quantize_own(const float * x, char * row, int64_t first, int64_t n) const {
+        const ggml_type type = ggml_get_type_traits_cpu(plan.weights->type)->vec_dot_type;
+        ggml_get_type_traits_cpu(type)->from_float(x + first, row + ggml_row_size(type, first), n);
     }
 
     const float * floats(int64_t row) const {
@@ -274,9 +357,32 @@ class Product {
         return std::max(UNROLL, (wanted + UNROLL - 1) / UNROLL * UNROLL);
     }
 
-    void multiply(const Group & group, int64_t first, int64_t last) const {
+    void visit(int32_t g, int64_t first, int64_t last) const {
+        const Group & group = schedule.groups[g];
+        if (experts == nullptr) {
+            multiply(group, (const char *) plan.weights->data + group.expert * plan.weights->nb[2], first, last);
+            return;
+        }
+        const char * weights = experts->wait(group.expert, params->nth);
+        if (weights != nullptr) {
+            multiply(group, weights, first, last);
+        } else {
+            clear(group, first, last);
+        }
+        if (--schedule.left[g] == 0) {
+            experts->done(group.expert);
+        }
+    }
+
+    // The pass is lost, but what follows in it may not meet numbers that are none.
+    void clear(const Group & group, int64_t first, int64_t last) const {
+        for (int32_t i = 0; i < group.count; ++i) {
+            std::fill(out_of(schedule.pairs[group.first + i]) + first, out_of(schedule.pairs[group.first + i]) + last, 0.0f);
+        }
+    }
+
+    void multiply(const Group & group, const char * base, int64_t first, int64_t last) const {
         const size_t  column = ggml_row_size(plan.weights->type, plan.k);
-        const char *  base   = (const char *) plan.weights->data + group.expert * plan.weights->nb[2];
         const int64_t fits   = std::max<int64_t>(UNROLL, L2_SHARE / column / UNROLL * UNROLL);
         const int64_t step   = group.count > KERNEL_ROWS ? fits : last - first;
         for (; first < last; first += step) {
@@ -289,18 +395,24 @@ class Product {
                     rows[i] = row_of(pair);
                     out[i]  = out_of(pair);
                 }
-                plan.family->kernels[n - 1]({ plan.k, base, column, first, std::min(first + step, last), rows, out });
+                plan.family->kernels[n - 1]({ plan.k, base, column, first, std::min(first + step, last), rows, out, plan.weights->type });
             }
         }
     }
 
     const ggml_compute_params * params;
     ggml_tensor *               dst;
+    Experts * const             experts;
     const Plan                  plan;
     const size_t                stride;
     Schedule                    schedule;
     char *                      rows_base;
 };
+
+size_t work_size(const ggml_tensor * node) {
+    const ggml_tensor * x = node->src[1];
+    return Schedule::size(node) + largest_row(node->src[0]->type, x->ne[0]) * x->ne[1] * x->ne[2];
+}
 
 } // namespace
 } // namespace s2
@@ -314,14 +426,19 @@ bool s2_rows_forward(const ggml_compute_params * params, ggml_tensor * dst, s2_l
         return false;
     }
     GGML_ASSERT(params->wsize >= s2_rows_work_size(dst));
-    s2::Product(params, dst, family).run();
+    s2::Product(params, dst, family, nullptr).run();
     return true;
 }
 
 size_t s2_rows_work_size(const ggml_tensor * node) {
-    if (!s2::is_product(node) || !s2::is_narrow(node)) {
-        return 0;
-    }
-    const ggml_tensor * x = node->src[1];
-    return s2::schedule_size(s2::pairs_of(node)) + s2::largest_row(x->ne[0]) * x->ne[1] * x->ne[2];
+    return s2::is_product(node) && s2::is_narrow(node) ? s2::work_size(node) : 0;
 }
+
+void s2_rows_forward_experts(const ggml_compute_params * params, ggml_tensor * dst, s2::Experts & experts) {
+    GGML_ASSERT(s2::is_plain(dst) && params->wsize >= s2::work_size(dst));
+    const s2::Family * family = s2::family_of(dst->src[0]->type, S2_LAYOUT_PLAIN);
+    const bool         ours   = family != nullptr && dst->src[0]->ne[0] % family->block == 0;
+    s2::Product(params, dst, ours ? family : &s2::OWN, &experts).run();
+}
+
+size_t s2_rows_work_size_experts(const ggml_tensor * node) { return s2::work_size(node); }

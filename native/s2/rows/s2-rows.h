@@ -41,4 +41,14 @@ size_t s2_rows_work_size(const struct ggml_tensor * node);
 
 #ifdef __cplusplus
 }
+
+namespace s2 {
+class Experts;
+}
+
+// Computes a MUL_MAT_ID of any width, the experts' weights lying where `experts` says, as in the file. The same kernels
+// for every width and type, so the bits depend neither on the width nor on what is in memory.
+void s2_rows_forward_experts(const ggml_compute_params * params, ggml_tensor * dst, s2::Experts & experts);
+
+size_t s2_rows_work_size_experts(const ggml_tensor * node);
 #endif

@@ -1,0 +1,59 @@
+#include "s2-slots.h"
+
+#include <algorithm>
+#include <new>
+
+#include <sys/mman.h>
+
+namespace s2 {
+
+Slots::Slots(int64_t bytes, int32_t n) : bytes(bytes), n_total(n) {
+    void * mapped = mmap(nullptr, bytes * n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) {
+        throw std::bad_alloc();
+    }
+    base = (char *) mapped;
+    // A huge page would reach into the neighbour and keep memory that the budget thinks is gone.
+    madvise(base, bytes * n, MADV_NOHUGEPAGE);
+    bare.reserve(n);
+    for (int32_t i = n - 1; i >= 0; --i) {
+        bare.push_back(i);
+    }
+}
+
+Slots::~Slots() { munmap(base, bytes * n_total); }
+
+void Slots::set_limit(int32_t n) {
+    allowed = std::min(n, n_total);
+    while (used + (int32_t) backed.size() > allowed && !backed.empty()) {
+        give_back(backed.back());
+        backed.pop_back();
+    }
+}
+
+int32_t Slots::take() {
+    if (used >= allowed) {
+        return -1;
+    }
+    std::vector<int32_t> & from = backed.empty() ? bare : backed;
+    const int32_t slot = from.back();
+    from.pop_back();
+    ++used;
+    return slot;
+}
+
+void Slots::release(int32_t slot) {
+    --used;
+    if (used + (int32_t) backed.size() < allowed) {
+        backed.push_back(slot);
+    } else {
+        give_back(slot);
+    }
+}
+
+void Slots::give_back(int32_t slot) {
+    madvise(at(slot), bytes, MADV_DONTNEED);
+    bare.push_back(slot);
+}
+
+} // namespace s2
