@@ -5,6 +5,7 @@
 //
 // Prints a line per method and case; exits with 1 when something is wrong.
 
+#include "s2-reader-probe.h"
 #include "s2-reader.h"
 
 #include <algorithm>
@@ -17,12 +18,14 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <map>
 #include <mutex>
 #include <random>
 #include <stdexcept>
 #include <string>
-#include <sys/stat.h>
+#include <sys/prctl.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -59,8 +62,9 @@ struct File {
 
     File(const std::string & folder, const std::string & name, int64_t size) : path(folder + "/" + name), bytes(size, 0) {
         std::mt19937_64 generator(size);
-        for (char & byte : bytes) {
-            byte = (char) generator();
+        for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
+            const uint64_t eight = generator();
+            std::memcpy(&bytes[at], &eight, std::min(sizeof(eight), bytes.size() - at));
         }
         std::ofstream(path, std::ios::binary).write(bytes.data(), size);
     }
@@ -400,6 +404,101 @@ void closed_early(const Place & place) {
     open_reader(place, { file.path }, inbox); // nothing to do at all
 }
 
+// --- cases that are the same for all methods
+
+// Makes a system call fail for this thread and those it starts; false when the kernel cannot.
+bool forbid(uint32_t call) {
+    sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program{ 4, steps };
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// Containers forbid io_uring, all of it or the call that begins a read.
+void uring_forbidden(const std::string & folder) {
+    const File file(folder, "file", MIB);
+    for (const uint32_t call : { 425, 426 }) {
+        std::thread([&] {
+            if (!forbid(call)) {
+                std::printf("  seccomp is not to be had here\n");
+                return;
+            }
+            const Target target(5000, 500 * KIB);
+            Inbox inbox;
+            const auto reader = open_reader({ folder, Method::Uring }, { file.path }, inbox);
+            expect(reader->method() == Method::Direct || reader->method() == Method::Buffered, reader->reason());
+            expect(contains(reader->reason(), "io_uring is refused (Operation not permitted)") ||
+                   reader->method() == Method::Buffered, reader->reason());
+            submit(*reader, { target.read(1) });
+            inbox.wait(1);
+            expect(inbox.error(1).empty() && target.holds(file), "bytes without io_uring");
+        }).join();
+    }
+}
+
+// Reads as told: at once, late, wrong or not at all.
+struct Pretender : Reader {
+    const File & file;
+    s2::Done     done;
+    Method       acts;
+    Method       bad;
+    std::string  how;
+
+    Pretender(const File & file_, s2::Done done_, Method acts_, Method bad_, std::string how_)
+        : file(file_), done(std::move(done_)), acts(acts_), bad(bad_), how(std::move(how_)) {}
+
+    void submit(const Read * reads, size_t n) override {
+        for (const Read * read = reads; read < reads + n; ++read) {
+            std::memcpy(read->to, file.bytes.data() + read->offset, read->bytes);
+            const bool last = read == reads + n - 1; // the others are right
+            if (acts == bad && last && how == "wrong") {
+                read->to[read->bytes - 1] ^= 1;
+            }
+            if (acts != bad || how == "slow") {
+                std::this_thread::sleep_for(acts == bad ? 4ms : 1ms);
+            }
+            done(read->tag, acts == bad && last && how == "fails" ? "it failed" : "");
+        }
+    }
+    void promote(uint64_t) override {}
+    bool withdraw(uint64_t) override { return false; }
+    Method method() const override { return acts; }
+    std::string reason() const override { return ""; }
+};
+
+// io_uring with O_DIRECT would be preferred, but it is slow, or fast and wrong.
+void probe_decides(const std::string & folder) {
+    const File file(folder, "file", 3 * MIB);
+    const s2::Files files({ file.path });
+    const auto chosen = [&](const std::string & how) {
+        return s2::probe(files, [&](Method method, s2::Done done, std::string & why) -> std::unique_ptr<Reader> {
+            if (method == Method::UringBuffered) {
+                why = "not here";
+                return nullptr;
+            }
+            return std::make_unique<Pretender>(file, done, method, Method::Uring, how);
+        });
+    };
+    const auto good = chosen("fast"), slow = chosen("slow"), wrong = chosen("wrong"), fails = chosen("fails");
+    expect(good.method == Method::Uring, good.reason);
+    expect(contains(good.reason, "io_uring with O_DIRECT: ") && contains(good.reason, " MB/s against "), good.reason);
+    expect(contains(good.reason, "; not here"), good.reason);
+    expect(slow.method != Method::Uring, slow.reason);
+    expect(wrong.method != Method::Uring && contains(wrong.reason, "io_uring with O_DIRECT gave other bytes"), wrong.reason);
+    expect(fails.method != Method::Uring && contains(fails.reason, "it failed"), fails.reason);
+}
+
+void probe_without_bytes(const std::string & folder) {
+    const File empty(folder, "empty", 0);
+    Inbox inbox;
+    const auto reader = open_reader({ folder, Method::Auto }, { empty.path, empty.path }, inbox);
+    expect(reader->method() == Method::Buffered, reader->reason());
+}
+
 struct Case {
     const char * name;
     void (*run)(const Place &);
@@ -412,6 +511,26 @@ constexpr Case CASES[] = {
     { "failures", failures },             { "many threads", many_threads },     { "from done", from_done },
     { "closed early", closed_early },
 };
+
+struct CommonCase {
+    const char * name;
+    void (*run)(const std::string & folder);
+};
+
+constexpr CommonCase COMMON_CASES[] = {
+    { "io_uring forbidden", uring_forbidden },
+    { "probe decides", probe_decides },
+    { "probe without bytes", probe_without_bytes },
+};
+
+template <class Run> void check(const char * name, Run run) {
+    const int before = n_wrong;
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
+    std::printf("  %-20s %s %5.0f ms\n", name, n_wrong == before ? "right" : "WRONG", taken.count());
+    std::fflush(stdout);
+}
 
 // What the folder gives when this way is asked for.
 std::string used_instead(const Place & place) {
@@ -438,13 +557,12 @@ int main(int argc, char ** argv) {
         const Place place{ argv[1], method };
         std::printf("%s: %s\n", name, used_instead(place).c_str());
         for (const Case & test : CASES) {
-            const int before = n_wrong;
-            const auto start = std::chrono::steady_clock::now();
-            test.run(place);
-            const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
-            std::printf("  %-20s %s %5.0f ms\n", test.name, n_wrong == before ? "right" : "WRONG", taken.count());
-            std::fflush(stdout);
+            check(test.name, [&] { test.run(place); });
         }
+    }
+    std::printf("all:\n");
+    for (const CommonCase & test : COMMON_CASES) {
+        check(test.name, [&] { test.run(argv[1]); });
     }
     return n_wrong ? 1 : 0;
 }

@@ -1,0 +1,160 @@
+"""The reader of the model's files, plain and with what finds races and stray writes, on real filesystems."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from s2build.machine import Compiler, find_compiler
+from s2build.problem import SetupError
+from s2build.recipe import NATIVE
+
+STORE = NATIVE / "s2/store"
+SOURCES = [
+    *(STORE / f"s2-{name}.cpp" for name in ("files", "read-queue", "ring")),
+    *sorted(STORE.glob("s2-reader*.cpp")),
+    NATIVE / "tests/reader_check.cpp",
+]
+SANITIZERS = {
+    "plain": ["-O1"],
+    "address": ["-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
+    "thread": ["-O0", "-fsanitize=thread"],
+}
+ALONE = {"ASAN_OPTIONS": "", "TSAN_OPTIONS": "halt_on_error=1", "LSAN_OPTIONS": "", "UBSAN_OPTIONS": ""}
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    try:
+        return find_compiler()
+    except SetupError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def plain(compiler: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(compiler, "plain", tmp_path_factory.mktemp("plain"))
+
+
+def test_as_it_is(plain: Path, tmp_path: Path) -> None:
+    checked(plain, tmp_path)
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_sanitized(sanitizer: str, compiler: Compiler, tmp_path: Path) -> None:
+    flaw = sanitizer_flaw(compiler, sanitizer, tmp_path)
+    if flaw:
+        pytest.skip(f"no {sanitizer} sanitizer here: {flaw}")
+    # The slow probe of `auto` is left to the plain program, its ways are all there.
+    checked(
+        built(compiler, sanitizer, tmp_path), tmp_path, "buffered", "direct", "io_uring", "io_uring-buffered"
+    )
+
+
+def test_memory_filesystem(plain: Path) -> None:
+    folder = Path("/dev/shm")
+    if not os.access(folder, os.W_OK):
+        pytest.skip("no /dev/shm to write to")
+    with ExitStack() as stack:
+        mine = folder / f"s2-reader-{os.getpid()}"
+        mine.mkdir()
+        stack.callback(shutil.rmtree, mine)
+        checked(plain, mine, "auto", "direct", "io_uring")
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "sector"), [("ext4", 4096), ("exfat", 512)], ids=lambda value: str(value)
+)
+def test_loop_device(filesystem: str, sector: int, plain: Path, tmp_path: Path) -> None:
+    with loop_mounted(filesystem, sector, tmp_path) as folder:
+        checked(plain, folder, "auto", "direct", "io_uring")
+
+
+def test_overlay(plain: Path, tmp_path: Path) -> None:
+    parts = {name: tmp_path / name for name in ("lower", "upper", "work", "merged")}
+    for part in parts.values():
+        part.mkdir()
+    options = "lowerdir={lower},upperdir={upper},workdir={work}".format(**parts)
+    with mounted(["mount", "-t", "overlay", "overlay", "-o", options], parts["merged"]) as folder:
+        checked(plain, folder, "auto", "direct", "io_uring")
+
+
+def checked(program: Path, folder: Path, *methods: str) -> None:
+    """Runs the check with files in `folder`; what it prints is the failure's text."""
+    run = subprocess.run(
+        [program, folder, *methods], capture_output=True, text=True, timeout=240, env={**os.environ, **ALONE}
+    )
+    assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
+    assert "WRONG" not in run.stdout
+    assert run.stdout.count("right") >= 12 * max(len(methods), 1)
+
+
+def built(compiler: Compiler, sanitizer: str, folder: Path) -> Path:
+    """One source file that includes all: the standard library's headers are most of the work."""
+    source, program = folder / "all.cpp", folder / "reader_check"
+    source.write_text("".join(f'#include "{path}"\n' for path in SOURCES))
+    compiled = compile_(compiler, source, program, sanitizer, "-Wall", "-Wextra", "-Werror", f"-I{STORE}")
+    assert compiled.returncode == 0, compiled.stderr
+    return program
+
+
+def sanitizer_flaw(compiler: Compiler, sanitizer: str, folder: Path) -> str:
+    """Why programs with this sanitizer do not work here; empty when they do."""
+    source, program = folder / "nothing.cpp", folder / "nothing"
+    source.write_text("#include <thread>\nint main() { std::thread([] {}).join(); }\n")
+    compiled = compile_(compiler, source, program, sanitizer)
+    if compiled.returncode:
+        return compiled.stderr.strip().rpartition("\n")[2]
+    run = subprocess.run([program], capture_output=True, text=True, timeout=60, env={**os.environ, **ALONE})
+    return run.stderr.strip().partition("\n")[0] if run.returncode else ""
+
+
+def compile_(
+    compiler: Compiler, source: Path, program: Path, sanitizer: str, *flags: str
+) -> subprocess.CompletedProcess[str]:
+    options = ["-std=c++17", "-g", "-pthread", *SANITIZERS[sanitizer], *flags]
+    return subprocess.run(
+        [compiler.cxx, *options, source, "-o", program], capture_output=True, text=True, timeout=240
+    )
+
+
+@contextmanager
+def loop_mounted(filesystem: str, sector: int, folder: Path) -> Iterator[Path]:
+    """A small filesystem of its own, on a device with sectors of so many bytes."""
+    image, point = folder / "image", folder / "mounted"
+    point.mkdir()
+    with image.open("wb") as file:
+        file.truncate(96 << 20)
+    with ExitStack() as stack:
+        device = tried("losetup", "--find", "--show", "--sector-size", str(sector), str(image)).strip()
+        stack.callback(subprocess.run, ["losetup", "--detach", device], check=False)
+        tried(f"mkfs.{filesystem}", device)
+        with mounted(["mount", "-t", filesystem, device], point) as mount:
+            yield mount
+
+
+@contextmanager
+def mounted(command: list[str], point: Path) -> Iterator[Path]:
+    tried(*command, str(point))
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+
+
+def tried(*command: str) -> str:
+    """What the command printed; skips the test where this machine has or allows no such thing."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    program = shutil.which(command[0])
+    if not program:
+        pytest.skip(f"no {command[0]} here")
+    run = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=60)
+    if run.returncode:
+        pytest.skip(f"{command[0]}: {run.stderr.strip()}")
+    return run.stdout
