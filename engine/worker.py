@@ -19,6 +19,7 @@ from engine.request import MODES, Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from engine.governor import MemoryGovernor
     from engine.job import Job
     from engine.native import CancelFlag
     from engine.session import Session
@@ -42,6 +43,7 @@ class Worker(threading.Thread):
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._session: Session | None = None
         self._flag: CancelFlag | None = None
+        self._governor: MemoryGovernor | None = None
 
     def submit(self, job: Job) -> None:
         self._jobs.put(job)
@@ -84,8 +86,16 @@ class Worker(threading.Thread):
         flag = job.cancel.attach(CancelFlag())
         self._session = Session.load(job.load.path, plan, on_progress=self._progress_of(job), cancel=flag)
         session = self._session
-        notices = tuple(session.notices)
-        loaded = Loaded(job.load, session.info, session.plan, session.n_ctx, session.exact, notices)
+        self._governor = _governor_of(session)
+        loaded = Loaded(
+            job.load,
+            session.info,
+            session.plan,
+            session.n_ctx,
+            session.exact,
+            tuple(session.notices),
+            self._governor,
+        )
         self._tell(self._state.load_done, job, loaded)
 
     def _progress_of(self, job: LoadJob) -> Callable[[float], None]:
@@ -101,6 +111,9 @@ class Worker(threading.Thread):
         return report
 
     def _unload(self) -> None:
+        if self._governor is not None:
+            self._governor.close()
+            self._governor = None
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -128,6 +141,8 @@ class Worker(threading.Thread):
         from engine.loop import generate
         from engine.native import CancelFlag
 
+        if self._governor is not None:
+            self._post(self._state.memory_changed, self._governor.wake())
         request = self._request(session, job)
         drafts = MODES[request.speculation.mode].drafts and session.can_draft
         started = Started(len(request.prompt), request.speculation.mode if drafts else "ar")
@@ -169,3 +184,24 @@ class Worker(threading.Thread):
 
         self._post(apply)
         applied.wait(10)
+
+
+def _governor_of(session: Session) -> MemoryGovernor | None:
+    """Looks after the memory of the experts, where they can do with less."""
+    from engine.governor import MemoryGovernor
+
+    store, plan, info = session.store, session.plan, session.info
+    if store is None:
+        return None
+    slot_bytes = store.stats().bytes
+    limited = plan.budget_bytes and slot_bytes < store.bytes_all
+    return MemoryGovernor(
+        store,
+        budget_bytes=plan.budget_bytes,
+        slot_bytes=slot_bytes,
+        # The session gave the experts what the budget leaves; more than all of them would say nothing.
+        other_bytes=plan.budget_bytes - slot_bytes if limited else plan.other_bytes,
+        # Each layer's share of one token's experts: those most in use, so that the first token comes soon.
+        idle_bytes=store.bytes_all * info.n_expert_used // info.n_expert,
+        model_bytes=info.size_bytes,
+    )
