@@ -17,13 +17,14 @@ def main(argv: Sequence[str]) -> int:
     """Runs `s2chat bench ARGV`; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    from engine.bench import decode, kernels, large, overhead, stream
+    from engine.bench import decode, kernels, large, overhead, replay, stream
 
     benches = {
         "decode": decode,
         "kernels": kernels,
         "large": large,
         "overhead": overhead,
+        "replay": replay,
         "stream": stream,
     }
     run = benches[args.bench].run
@@ -51,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_large(
         benches.add_parser("large", help="make a large model with the text of a small one, to measure with")
     )
+    replay = benches.add_parser("replay", help="which experts to keep in memory: policies on real routing")
+    replay.add_argument("--json", action="store_true", help="one JSON object per row")
     return parser
 
 
