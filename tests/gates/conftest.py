@@ -11,6 +11,12 @@ from decoding import MODEL, Loader
 from engine.session import Session
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Gates fix the number of threads, and beside busy programs those wait for each other: a gate of seconds
+    has taken seven minutes there, and passed."""
+    item.add_marker(pytest.mark.timeout(1200))
+
+
 @pytest.fixture(scope="session")
 def loader() -> Iterator[Loader]:
     """Opens sessions and keeps those of equal settings: loading is the slow part of a gate."""
