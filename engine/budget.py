@@ -17,6 +17,7 @@ _LIMIT_BYTES = 1 << 50
 #: What the rest of the machine keeps when nobody names a budget: a part of what is free, at least so much.
 _RESERVE_PART = 10
 _RESERVE_BYTES = 256 << 20
+_DOUBT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,10 @@ def allow_free(need: Need, *, available: int, can_store: bool) -> Allowance:
         return Allowance(0, False, "the whole model fits into memory")
     if not can_store:
         return Allowance(0, False, "this model cannot be held in parts")
-    if room < need.least:
+    least = int(need.least * (1 + _DOUBT))  # what nobody asked for must not fail for a wrong estimate
+    if room < least:
         notice = (
-            f"{size(available)} are free, the model needs at least {size(need.least + reserve)} to run well: "
+            f"{size(available)} are free, the model needs at least {size(least + reserve)} to run well: "
             "close other programs, or try a smaller -c"
         )
         return Allowance(0, False, "too little memory for any budget", notice)

@@ -24,7 +24,7 @@ class ModelInfo:
     `expert_bytes`: the routed experts of all layers, 0 where they are not stacked as GGUF has them now.
     `largest_expert_bytes`: one of them, all its parts, in the layer where they are largest. `tied_bytes`: the
     embedding where it serves as the output too, which a faster layout of the output makes a copy of.
-    `row_bytes`: what a pass computes with for each of its rows, an estimate.
+    `row_bytes`: what the buffers of a pass hold for each of its rows, an estimate.
     """
 
     path: Path
@@ -72,7 +72,7 @@ def read_model_info(path: Path) -> ModelInfo:
         n_expert_used=_number(header, f"{arch}.expert_used_count", 0),
         n_ctx_train=_number(header, f"{arch}.context_length", 0),
         kv_bytes_per_token=_kv_bytes_per_token(header, arch),
-        row_bytes=_row_bytes(header, arch),
+        row_bytes=_row_bytes(header, arch, layouts),
         **_weights(layouts),
     )
     _check_possible(info, header)
@@ -168,10 +168,15 @@ def _stack(tensor: Tensor, name: str) -> re.Match[str] | None:
     return EXPERT_STACK.fullmatch(name) if len(tensor.dims) == 3 and tensor.dims[2] else None
 
 
-def _row_bytes(header: dict[str, Value], arch: str) -> int:
-    """F32 results that live at the same time: some of the model's width, and those of the experts in use."""
+def _row_bytes(header: dict[str, Value], arch: str, layouts: Sequence[Layout]) -> int:
+    """F32 results that live at the same time: those of a layer, or at the end a number for every token."""
     width = _number(header, f"{arch}.embedding_length", 0)
     used = _number(header, f"{arch}.expert_used_count", 0)
     expert = _number(header, f"{arch}.expert_feed_forward_length", 0)
     dense = _number(header, f"{arch}.feed_forward_length", 0)
-    return 4 * (width * (8 + used) + max(3 * expert * used, 3 * dense))
+    layer = width * (8 + used) + max(3 * expert * used, 3 * dense)
+    embedding = (
+        tensor for layout in layouts for tensor in layout.tensors if tensor.name == "token_embd.weight"
+    )
+    vocabulary = max((tensor.dims[1] for tensor in embedding if len(tensor.dims) == 2), default=0)
+    return 4 * max(layer, width + vocabulary)

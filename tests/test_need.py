@@ -46,4 +46,6 @@ def test_the_estimate_covers_what_is_taken_and_little_more(n_ctx: int) -> None:
         timeout=120,
     )
     taken = json.loads(done.stdout.splitlines()[-1])
-    assert 0.65 * need.whole < taken <= need.whole, f"{taken:,} of {need}"
+    # Buffers are set aside for a pass that wants every row's logits, and reads have not begun.
+    untouched = need.compute + need.process // 2
+    assert need.whole - untouched < taken <= need.whole, f"{taken:,} of {need}"
