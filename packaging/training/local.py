@@ -1,0 +1,72 @@
+"""Layer-wise training: each layer of experts learns what the teacher's layer does, on the teacher's own
+inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from training import checkpoint
+from training.optimiser import Optimiser
+from training.progress import Progress
+from training.shelf import Reader, Step
+from training.student import Student
+from training.trunk import norm, places
+
+_BALANCE = 0.02
+_KEEP_EVERY = 100  # steps between checkpoints
+
+
+def train(student: Student, reader: Reader, steps: int, path: Path, done: int = 0) -> list[float]:
+    """`steps` passes in all; goes on from the checkpoint at `path`. Returns what each layer misses in the
+    end."""
+    optimiser = Optimiser(student, factor=2.0)
+    if path.exists():
+        state = checkpoint.load(path, student.trunk.device)
+        done = state["step"]
+        for moe, kept in zip(student.layers, state["layers"], strict=True):
+            for name, values in kept.items():
+                getattr(moe, name).data.copy_(values)
+        optimiser.load(state["optimiser"])
+    missed = [1.0] * len(student.layers)
+    progress = Progress("local", steps, "steps", done)
+    for number, step in islice(enumerate(reader.steps(skip=done), done), steps - done):
+        student.refresh()
+        for place, error in _losses(student, step):
+            missed[place] += 0.1 * (error - missed[place]) if number else error - missed[place]
+        optimiser.step(number / steps, limit=len(missed))
+        mean = sum(missed) / len(missed)
+        progress.add(1, f"{mean:.3f} of the variance missed, {progress.rate * len(step.tokens):,.0f} tok/s")
+        if (number + 1) % _KEEP_EVERY == 0 or number + 1 == steps:
+            layers = checkpoint.packed(student.layers)
+            checkpoint.save(path, {"step": number + 1, "layers": layers, "optimiser": optimiser.state()})
+    progress.end()
+    return missed
+
+
+def _losses(student: Student, step: Step) -> Iterator[tuple[int, float]]:
+    """Adds each layer's gradient as the teacher's pass comes by; yields its place and the share it misses."""
+    trunk = student.trunk
+    with torch.no_grad():
+        hidden = trunk.embed(torch.from_numpy(step.tokens).to(trunk.device))
+        turns = places(step.documents, trunk.device)
+    for index, layer in enumerate(trunk.layers):
+        with torch.no_grad():
+            hidden = trunk.attend(layer, hidden, step.documents, turns)
+            inputs = norm(hidden, layer.ffn_norm)
+            wanted = trunk.dense(layer, inputs.to(trunk.dtype))
+            hidden = hidden + wanted
+        if index < student.geometry.dense:
+            continue
+        found, load = student.mix(index, inputs)
+        with torch.no_grad():
+            difference = found - wanted
+            variance = wanted.square().sum()
+            gradient = difference * (2 / variance)
+            missed = float(difference.square().sum() / variance)
+        one = torch.ones_like(load.balance)
+        torch.autograd.backward([found, load.balance], [gradient, one * _BALANCE])
+        yield index - student.geometry.dense, missed

