@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from processes import LOAD
 
 import engine.state
 from engine.budget import parse_budget
 from engine.cards import snapshot
 from engine.device import Device
+from engine.errors import BadRequest
 from engine.governor import MemoryGovernor
 from engine.job import Loaded
+from engine.launcher import Handle
 from engine.messages import Snapshot
 from engine.model import ModelInfo
 from engine.plan import Wishes, make_plan
+from engine.probe import call
 from engine.routes import create_app
 from engine.state import EngineState
 from engine.strain import Strain
@@ -196,3 +202,31 @@ async def test_the_same_model_with_the_budget_it_has_is_served(engine_: Engine) 
     assert not engine_.state.load(Load(INFO.path, {}), "")
     engine_.state.streams[asyncio.Event()] = "somebody"
     assert not engine_.state.load(Load(INFO.path, {"budget": parse_budget("1000M").wire}), "other")
+
+
+def test_a_real_answer_stays_the_same_whatever_the_budget_does_meanwhile(engine: Handle) -> None:
+    body = {"messages": [{"role": "user", "content": "Tell me about the sea."}], "max_tokens": 48}
+    body |= {"temperature": 0, "ignore_eos": True}
+
+    def ask(path: str, **fields: Any) -> dict[str, Any]:
+        return call(engine.socket, "POST", path, fields, timeout_s=120)
+
+    ask("/load", **LOAD | {"n_ctx": 512, "budget": "500M"})
+    whole = ask("/v1/chat/completions", **body)
+    assert whole["timings"]["store"]["hit_rate"] == 1.0
+    with pytest.raises(BadRequest, match="too small") as caught:
+        ask("/budget", budget="60M")
+    least = int(caught.value.hint.split("M ")[0])
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(ask, "/v1/chat/completions", **body)
+        sizes = []
+        while not answer.done():
+            for budget in (f"{least}M", "max", f"{least + 16}M"):
+                sizes.append(ask("/budget", budget=budget)["slot_bytes"])
+                time.sleep(0.02)
+    assert len(set(sizes)) == 3
+    assert answer.result()["choices"] == whole["choices"]
+    store = answer.result()["timings"]["store"]
+    assert store["evicted"] > 0
+    assert store["bytes_read"] > 0
+    assert store["hit_rate"] < 1.0
