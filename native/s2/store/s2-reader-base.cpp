@@ -11,6 +11,8 @@ namespace {
 
 constexpr int32_t MOST_RETRIES = 1000;
 
+// Costs a quarter more of the processor's time where memory is plenty. Where it is short that is less than it costs the
+// kernel to find the pages itself, and they count against the budget until it does.
 void drop_from_cache(const Piece & piece) {
     const int64_t first = piece.begin / Read::PAGE * Read::PAGE;
     posix_fadvise(piece.fd, first, piece.end - first, POSIX_FADV_DONTNEED);
