@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -280,6 +281,7 @@ def test_a_row_without_takes_has_every_field() -> None:
 
 # --- the bench
 
+_ROW = "engine.bench.budget_row"
 #: Small enough to be quick.
 QUICK = ("-r", "1", "-n", "4", "--warm", "2", "-t", "1", "--json")
 
@@ -363,6 +365,25 @@ def test_the_store_overlaps_and_writes_the_same_text(capfd: pytest.CaptureFixtur
     assert plain["overlap_gain"] == plain["ratio"]
     assert isinstance(plain["overlap_bound"], float)
     assert 1 <= plain["overlap_bound"] <= 2
+
+
+def test_a_bench_that_is_ended_takes_its_processes_along(model: Path, group: MemoryGroup) -> None:
+    """Its row, too, which is in the middle of an answer, and the group that row was in."""
+    parent = group.folder.parent
+    group.close()
+    command = [sys.executable, "-m", "app.cli", "bench", "decode", "-m", str(model), "--budget", "1G"]
+    command += ["--rows", "stock", "--cgroup", "-n", "3000", "-t", "1"]
+    bench = subprocess.Popen(command, cwd=EMBEDDED.parents[1], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (rows := [row for row in psutil.Process(bench.pid).children() if _ROW in row.cmdline()]):
+        assert bench.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert list(parent.glob(f"s2chat-bench-{bench.pid}-*"))
+    bench.terminate()
+    bench.wait(30)
+    assert not any(row.is_running() for row in rows)
+    assert not list(parent.glob(f"s2chat-bench-{bench.pid}-*"))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from engine.bench.budget_row import SYNC, Answers
 from engine.bench.cgroup import MemoryGroup, NotPermitted
 from engine.bench.child import ChildEnded
 from engine.bench.disk import RawReader, drop_cached
+from engine.bench.interrupt import interruptible
 from engine.bench.prompts import prompts_of
 from engine.bench.report import machine, show
 from engine.bench.take import Line, Take, figures
@@ -54,7 +55,8 @@ def run(args: Namespace) -> None:
     note = bench.check_cgroup()
     if note:
         print(f"s2chat bench: {note}", file=sys.stderr, flush=True)
-    takes = bench.alternate(names)
+    with interruptible():
+        takes = bench.alternate(names)
     table = []
     for name in names:
         sync = takes.get(name + SYNC, takes[name] if name.endswith(SYNC) else [])

@@ -50,7 +50,7 @@ class MemoryGroup:
     """A group of `limit` bytes without swap, below the group of this process or one above it."""
 
     def __init__(self, folder: Path, files: _Files, limit: int) -> None:
-        self._folder, self._files, self.limit = folder, files, limit
+        self.folder, self._files, self.limit = folder, files, limit
 
     @classmethod
     def make(cls, limit: int, root: Path = Path("/")) -> MemoryGroup:
@@ -80,19 +80,19 @@ class MemoryGroup:
 
     def entering(self, command: Sequence[str]) -> list[str]:
         """The command line that runs `command` in the group, from its first page on."""
-        return ["/bin/sh", "-c", _ENTER, str(self._folder / "cgroup.procs"), *command]
+        return ["/bin/sh", "-c", _ENTER, str(self.folder / "cgroup.procs"), *command]
 
     def peak(self) -> int | None:
         """The most bytes it ever held, pages of files among them; None where the kernel does not say."""
         try:
-            return int((self._folder / self._files.peak).read_text())
+            return int((self.folder / self._files.peak).read_text())
         except (OSError, ValueError):
             return None
 
     def killed(self) -> bool:
         """Whether the kernel killed a process because the limit was reached."""
         try:
-            events = (self._folder / self._files.events).read_text().splitlines()
+            events = (self.folder / self._files.events).read_text().splitlines()
         except OSError:
             return False
         return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in events)
@@ -102,8 +102,8 @@ class MemoryGroup:
         give_up = time.monotonic() + _REMOVE_S
         while True:
             with contextlib.suppress(OSError):  # the kernel is still tidying up after the process
-                self._folder.rmdir()
-            if not self._folder.exists() or time.monotonic() > give_up:
+                self.folder.rmdir()
+            if not self.folder.exists() or time.monotonic() > give_up:
                 return
             time.sleep(0.02)
 
@@ -119,9 +119,9 @@ class MemoryGroup:
         self.close()
 
     def _set_limit(self) -> None:
-        (self._folder / self._files.limit).write_text(str(self.limit))
+        (self.folder / self._files.limit).write_text(str(self.limit))
         with contextlib.suppress(OSError):  # a kernel that does not count swap
-            (self._folder / self._files.swap).write_text(str(self.limit if self._files.swap_is_sum else 0))
+            (self.folder / self._files.swap).write_text(str(self.limit if self._files.swap_is_sum else 0))
 
     def _try_entering(self) -> None:
         """A group may be ours to make and not ours to enter."""

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from engine.bench.interrupt import interruptible
 from engine.bench.widen import Widened, Widening
 from engine.errors import BadRequest, Busy, Cancelled, S2Error
 from engine.paths import models_cache
@@ -52,7 +52,7 @@ def _make(widened: Widened, path: Path, seed: int) -> None:
     """Writes the model beside `path` and gives it that name when every byte is on the disk."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _interruptible(), _part_of(path) as file:
+        with interruptible(), _part_of(path) as file:
             _check_room(path.parent, widened.size)
             widened.write(file, seed, _progress(widened.size))
             file.flush()
@@ -87,16 +87,6 @@ def _part_of(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """A polite end of the process is an interruption, so that it too leaves nothing behind."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _check_room(folder: Path, size: int) -> None:
