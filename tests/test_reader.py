@@ -10,35 +10,25 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from s2build.machine import Compiler, find_compiler
-from s2build.problem import SetupError
+from native_build import STORE, built, sanitizer_flaw, started, system_compiler
+from s2build.machine import Compiler
 from s2build.recipe import NATIVE
 
-STORE = NATIVE / "s2/store"
 SOURCES = [
     *(STORE / f"s2-{name}.cpp" for name in ("files", "read-queue", "ring")),
     *sorted(STORE.glob("s2-reader*.cpp")),
     NATIVE / "tests/reader_check.cpp",
 ]
-SANITIZERS = {
-    "plain": ["-O1"],
-    "address": ["-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
-    "thread": ["-O0", "-fsanitize=thread"],
-}
-ALONE = {"ASAN_OPTIONS": "", "TSAN_OPTIONS": "halt_on_error=1", "LSAN_OPTIONS": "", "UBSAN_OPTIONS": ""}
 
 
 @pytest.fixture(scope="module")
 def compiler() -> Compiler:
-    try:
-        return find_compiler()
-    except SetupError as error:
-        pytest.skip(str(error))
+    return system_compiler()
 
 
 @pytest.fixture(scope="module")
 def plain(compiler: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(compiler, "plain", tmp_path_factory.mktemp("plain"))
+    return built(compiler, "plain", SOURCES, tmp_path_factory.mktemp("plain"))
 
 
 def test_as_it_is(plain: Path, tmp_path: Path) -> None:
@@ -51,9 +41,8 @@ def test_sanitized(sanitizer: str, compiler: Compiler, tmp_path: Path) -> None:
     if flaw:
         pytest.skip(f"no {sanitizer} sanitizer here: {flaw}")
     # The slow probe of `auto` is left to the plain program, its ways are all there.
-    checked(
-        built(compiler, sanitizer, tmp_path), tmp_path, "buffered", "direct", "io_uring", "io_uring-buffered"
-    )
+    program = built(compiler, sanitizer, SOURCES, tmp_path)
+    checked(program, tmp_path, "buffered", "direct", "io_uring", "io_uring-buffered")
 
 
 def test_memory_filesystem(plain: Path) -> None:
@@ -86,41 +75,10 @@ def test_overlay(plain: Path, tmp_path: Path) -> None:
 
 def checked(program: Path, folder: Path, *methods: str) -> None:
     """Runs the check with files in `folder`; what it prints is the failure's text."""
-    run = subprocess.run(
-        [program, folder, *methods], capture_output=True, text=True, timeout=240, env={**os.environ, **ALONE}
-    )
+    run = started([program, folder, *methods], 240)
     assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
     assert "WRONG" not in run.stdout
     assert run.stdout.count("right") >= 12 * max(len(methods), 1)
-
-
-def built(compiler: Compiler, sanitizer: str, folder: Path) -> Path:
-    """One source file that includes all: the standard library's headers are most of the work."""
-    source, program = folder / "all.cpp", folder / "reader_check"
-    source.write_text("".join(f'#include "{path}"\n' for path in SOURCES))
-    compiled = compile_(compiler, source, program, sanitizer, "-Wall", "-Wextra", "-Werror", f"-I{STORE}")
-    assert compiled.returncode == 0, compiled.stderr
-    return program
-
-
-def sanitizer_flaw(compiler: Compiler, sanitizer: str, folder: Path) -> str:
-    """Why programs with this sanitizer do not work here; empty when they do."""
-    source, program = folder / "nothing.cpp", folder / "nothing"
-    source.write_text("#include <thread>\nint main() { std::thread([] {}).join(); }\n")
-    compiled = compile_(compiler, source, program, sanitizer)
-    if compiled.returncode:
-        return compiled.stderr.strip().rpartition("\n")[2]
-    run = subprocess.run([program], capture_output=True, text=True, timeout=60, env={**os.environ, **ALONE})
-    return run.stderr.strip().partition("\n")[0] if run.returncode else ""
-
-
-def compile_(
-    compiler: Compiler, source: Path, program: Path, sanitizer: str, *flags: str
-) -> subprocess.CompletedProcess[str]:
-    options = ["-std=c++17", "-g", "-pthread", *SANITIZERS[sanitizer], *flags]
-    return subprocess.run(
-        [compiler.cxx, *options, source, "-o", program], capture_output=True, text=True, timeout=240
-    )
 
 
 @contextmanager

@@ -464,9 +464,9 @@ void Store::drop(Expert x) {
 }
 
 void Store::shrink() {
-    for (int32_t l = 0; l < n_layers(); ++l) {
+    for (size_t c = 0; c < classes.size(); ++c) {
         Expert victim;
-        while (classes[class_of[l]]->over() && policy->victim({ l, 0 }, class_of, victim)) {
+        while (classes[c]->over() && policy->surplus((int32_t) c, class_of, victim)) {
             drop(victim);
         }
     }
