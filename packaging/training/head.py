@@ -49,12 +49,15 @@ def divergence(trunk: Trunk, final: Tensor, targets: Targets, weights: Tensor) -
     total, gradient = 0.0, torch.empty_like(final)
     for start in range(0, len(final), _CHUNK):
         rows = slice(start, start + _CHUNK)
-        share = trunk.logits(final[rows]).softmax(1)
+        logits = trunk.logits(final[rows])
         ids, p = targets.ids[rows], targets.logp[rows].exp()
+        score, share = logits.gather(1, ids), logits.softmax(1)
         q = share.gather(1, ids)
+        best = q.argmax(1, keepdim=True)  # the log of a tiny q is better taken from its logit
+        logq = score - score.gather(1, best) + q.gather(1, best).clamp(min=1e-30).log()
         p_tail = targets.tail[rows].exp()
         q_tail = (1 - q.sum(1)).clamp_(min=_LEAST)
-        listed = (p * (targets.logp[rows] - q.clamp(min=1e-12).log())).sum(1)
+        listed = (p * (targets.logp[rows] - logq)).sum(1)
         kl = listed + p_tail * (targets.tail[rows] - q_tail.log())
         total += float((kl * weights[rows]).sum())
         share.mul_(((1 - p_tail / q_tail) * weights[rows])[:, None])

@@ -8,7 +8,6 @@ import json
 import os
 import site
 import subprocess
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from time import monotonic
@@ -16,7 +15,7 @@ from time import monotonic
 import numpy as np
 import torch
 
-from training import checkpoint, export, local
+from training import checkpoint, checks, export, local
 from training.cutting import cut
 from training.data import Data, Sizes
 from training.distil import Course, Distillation, examine
@@ -37,6 +36,8 @@ def main() -> None:
     device, dtype = choose(args.device, args.threads)
     say(f"{device}, {dtype}, {torch.get_num_threads()} threads, {gflops(device, dtype):,.0f} GFLOP/s")
     started, build = monotonic(), Build(args, device, dtype)
+    if args.tiny:
+        checks.run()
     for stage in [args.stage] if args.stage else [stage for stage in STAGES if stage != "pareto"]:
         build.run(stage)
     say(f"all of it took {(monotonic() - started) / 60:.0f} minutes")
@@ -69,7 +70,7 @@ def _arguments() -> Namespace:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     args.work = args.work or cache / "s2chat" / ("training-tiny" if args.tiny else "training")
     if args.tiny:
-        args.steps, args.local_steps, args.tokens = args.steps or 5, min(args.local_steps, 3), 512
+        args.steps, args.local_steps, args.tokens = args.steps or 4, min(args.local_steps, 2), 256
     return args
 
 
@@ -105,7 +106,7 @@ class Build:
         return self._loaded
 
     def _shelves(self, *, held_out: bool) -> dict[str, Shelf]:
-        folders = [CHECKOUT / ".venv/lib" / f"python3.{sys.version_info[1]}" / "site-packages"]
+        folders = sorted((CHECKOUT / ".venv" / "lib").glob("python3*/site-packages"))
         folders += map(Path, site.getsitepackages())
         ids = self._data.tokenise(teacher(), CHECKOUT, folders)
         return {
@@ -119,7 +120,7 @@ class Build:
 
     def _sample(self) -> Shelf:
         """What the layers are cut by: three parts of conversations, one of text."""
-        count = 1600 if self._args.tiny else 16_000
+        count = 700 if self._args.tiny else 16_000
         found = self._shelves(held_out=False)
         return Shelf.joined([found["conversations"].first(3 * count // 4), found["texts"].first(count // 4)])
 
