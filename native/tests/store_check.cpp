@@ -237,6 +237,23 @@ void failing_guesses(const Place & place) {
     expect_order(store, s2_store_bytes_all(store), "failing guesses");
 }
 
+// What is in flight when its layer asks is late and no hit.
+void late_guesses(const Place & place) {
+    const Model model(place.folder, even_shapes(), false);
+    OpenStore store(model, { INT64_MAX / 2 });
+    Team team(1);
+    Passes passes(model, store, team, place.seed);
+    const int32_t guesses[] = { 1, 2, 3 };
+    s2_store_torment(store, place.seed, 200000, 0, 0);
+    store->look_ahead(0, guesses, 3);
+    passes.script = { { 4, 2, 1 }, { 0 }, { 0 } };
+    passes.run({});
+    const s2_store_stats s = store.stats();
+    expect(s.asked == 5 && s.hits == 0 && s.late == 2, text(s.hits) + " hits and " + text(s.late) + " late of " + text(s.asked));
+    expect(s.prefetched == 3 && s.prefetch_used == 2 && s.reads == 6, "guesses are not counted as they were");
+    expect(s.bytes_prefetched == 3 * (16384 + 12288 + 8192) && s.bytes_read == 2 * s.bytes_prefetched, "bytes of guesses");
+}
+
 // A fault in a guess that is asked for before all of it has come.
 void guesses_that_fail_late(const Place & place) {
     Random random(place.seed);
@@ -488,6 +505,11 @@ void heat(const Place & place) {
         s2_store_credit(store, 0);
         s2_store_get_heat(store, drafted.data());
         expect(drafted == learnt, "a pass of which nothing was accepted left a trace in the heat");
+        passes.script = { { 3 }, { 3 }, { 3 } };
+        passes.run({});
+        s2_store_credit(store, 1);
+        s2_store_get_heat(store, drafted.data());
+        expect(drafted[3] > 0 && drafted[2] == 0, "credit went to a pass before the last");
     }
     OpenStore store(model, {});
     s2_store_resize(store, s2_store_bytes_all(store) / 8); // 6 slots
@@ -586,6 +608,7 @@ constexpr Case CASES[] = {
     { "torment", torment, true },
     { "failing reads", failing_reads, true },
     { "failing guesses", failing_guesses, false },
+    { "late guesses", late_guesses, false },
     { "guesses that fail late", guesses_that_fail_late, true },
     { "abandoned passes", abandoned_passes, true },
     { "resize storm", resize_storm, true },
