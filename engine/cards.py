@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import __version__
+from engine.memory import rss_bytes
 from engine.messages import API_VERSION
 from engine.request import MODES
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from engine.state import EngineState
 
 _CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load", "budget"]
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def handshake(state: EngineState) -> dict[str, Any]:
@@ -81,14 +80,6 @@ def model_list(state: EngineState) -> list[dict[str, Any]]:
     info = state.loaded.info
     meta = {"n_ctx": state.loaded.n_ctx, "n_ctx_train": info.n_ctx_train, "size": info.size_bytes}
     return [{"id": info.name, "object": "model", "created": 0, "owned_by": "local", "meta": meta}]
-
-
-def rss_bytes() -> int:
-    """Memory this process holds, resident pages of mapped files included; 0 where unknown."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def peak_bytes() -> int:

@@ -8,6 +8,9 @@ from pathlib import Path
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def process_bytes(statm: Path = Path("/proc/self/statm")) -> int:
-    """Bytes resident now, pages of mapped files among them."""
-    return int(statm.read_text().split()[1]) * _PAGE
+def rss_bytes(statm: Path = Path("/proc/self/statm")) -> int:
+    """Bytes resident now, pages of mapped files among them; 0 where unknown."""
+    try:
+        return int(statm.read_text().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return 0

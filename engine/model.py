@@ -24,7 +24,8 @@ class ModelInfo:
     `expert_bytes`: the routed experts of all layers, 0 where they are not stacked as GGUF has them now.
     `largest_expert_bytes`: one of them, all its parts, in the layer where they are largest. `tied_bytes`: the
     embedding where it serves as the output too, which a faster layout of the output makes a copy of.
-    `row_bytes`: what the buffers of a pass hold for each of its rows, an estimate.
+    `row_bytes`: what the buffers of a pass hold for each of its rows, an estimate; `output_bytes`: for each
+    row that keeps its logits.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class ModelInfo:
     largest_expert_bytes: int = 0
     tied_bytes: int = 0
     row_bytes: int = 0
+    output_bytes: int = 0
 
     @property
     def is_moe(self) -> bool:
@@ -72,7 +74,8 @@ def read_model_info(path: Path) -> ModelInfo:
         n_expert_used=_number(header, f"{arch}.expert_used_count", 0),
         n_ctx_train=_number(header, f"{arch}.context_length", 0),
         kv_bytes_per_token=_kv_bytes_per_token(header, arch),
-        row_bytes=_row_bytes(header, arch, layouts),
+        row_bytes=_row_bytes(header, arch),
+        output_bytes=_output_bytes(layouts),
         **_weights(layouts),
     )
     _check_possible(info, header)
@@ -168,15 +171,18 @@ def _stack(tensor: Tensor, name: str) -> re.Match[str] | None:
     return EXPERT_STACK.fullmatch(name) if len(tensor.dims) == 3 and tensor.dims[2] else None
 
 
-def _row_bytes(header: dict[str, Value], arch: str, layouts: Sequence[Layout]) -> int:
-    """F32 results that live at the same time: those of a layer, or at the end a number for every token."""
+def _row_bytes(header: dict[str, Value], arch: str) -> int:
+    """F32 results of a layer that live at the same time."""
     width = _number(header, f"{arch}.embedding_length", 0)
     used = _number(header, f"{arch}.expert_used_count", 0)
     expert = _number(header, f"{arch}.expert_feed_forward_length", 0)
     dense = _number(header, f"{arch}.feed_forward_length", 0)
-    layer = width * (8 + used) + max(3 * expert * used, 3 * dense)
+    return 4 * (width * (8 + used) + max(3 * expert * used, 3 * dense))
+
+
+def _output_bytes(layouts: Sequence[Layout]) -> int:
+    """Logits, in the buffers of the pass and where they are read."""
     embedding = (
         tensor for layout in layouts for tensor in layout.tensors if tensor.name == "token_embd.weight"
     )
-    vocabulary = max((tensor.dims[1] for tensor in embedding if len(tensor.dims) == 2), default=0)
-    return 4 * max(layer, width + vocabulary)
+    return 2 * 4 * max((tensor.dims[1] for tensor in embedding if len(tensor.dims) == 2), default=0)

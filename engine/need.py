@@ -60,8 +60,8 @@ class Need:
         return " + ".join(f"{size(count)} {what}" for count, what in parts if count)
 
 
-def need_of(model: ModelInfo, *, n_ctx: int, cell_bytes: int, n_ubatch: int) -> Need:
-    """For `n_ctx` tokens of `cell_bytes` each, and passes of up to `n_ubatch` rows."""
+def need_of(model: ModelInfo, *, n_ctx: int, cell_bytes: int, n_ubatch: int, n_outputs: int) -> Need:
+    """For `n_ctx` tokens of `cell_bytes` each, and passes of `n_ubatch` rows, `n_outputs` with logits."""
     slots = _SLOT_LAYERS * model.n_expert_used * model.largest_expert_bytes
     return Need(
         resident=model.size_bytes - model.expert_bytes,
@@ -69,5 +69,6 @@ def need_of(model: ModelInfo, *, n_ctx: int, cell_bytes: int, n_ubatch: int) -> 
         experts=model.expert_bytes,
         slots=min(model.expert_bytes, slots),
         cache=n_ctx * cell_bytes,
-        compute=n_ubatch * (model.row_bytes + 4 * n_ctx),  # the attention mask has a number per row and cell
+        # The attention mask has a number per row and cell.
+        compute=n_ubatch * (model.row_bytes + 4 * n_ctx) + n_outputs * model.output_bytes,
     )

@@ -11,6 +11,7 @@ from engine.errors import BadRequest
 from engine.model import ModelInfo
 from engine.need import Need, need_of
 from engine.request import CACHE_TYPES, MODES, Speculation
+from engine.timeline import ROWS_EXACT
 
 CONTEXT_DEFAULT = 8192
 CONTEXT_MIN = 64
@@ -42,6 +43,7 @@ class Wishes:
 class Plan:
     """How a model is loaded and decoded here.
 
+    `n_outputs`: rows of a pass that may keep their logits, at most; room for them is set aside.
     `cache_type`: a key of CACHE_TYPES, for keys and values alike. `threads_fixed`: the number stays when
     others crowd the machine, which can make decode twenty times slower. `repack`: some weights are kept in a
     faster layout, in a second copy unless there is a store. `budget_bytes`: what the whole process may take,
@@ -63,6 +65,7 @@ class Plan:
     expert_bytes: int
     other_bytes: int
     speculation: Speculation
+    n_outputs: int = ROWS_EXACT
     reasons: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
@@ -74,7 +77,7 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
     cache_type = _cache_type(wishes, reasons)
     cell_bytes = math.ceil(model.kv_bytes_per_token * CACHE_TYPES[cache_type] / CACHE_TYPES["f16"])
     n_ctx = _context(device, model, cell_bytes, wishes, reasons, notices)
-    need = need_of(model, n_ctx=n_ctx, cell_bytes=cell_bytes, n_ubatch=UBATCH)
+    need = need_of(model, n_ctx=n_ctx, cell_bytes=cell_bytes, n_ubatch=UBATCH, n_outputs=ROWS_EXACT)
     allowance = _allowance(device, model, need, wishes, reasons, notices)
     return Plan(
         n_ctx=n_ctx,

@@ -14,11 +14,12 @@ from engine.chat import CHATML, ChatTemplate, Message
 from engine.errors import BadRequest, Cancelled, ModelError, NativeError
 from engine.experts import catalogue_of
 from engine.heat import heat_file, read_heat, write_heat
-from engine.memory import process_bytes
+from engine.memory import rss_bytes
 from engine.model import ModelInfo, read_model_info
 from engine.native import CancelFlag, Hooks, llama, log
 from engine.pack import pack_of
 from engine.plan import Plan
+from engine.size import size
 from engine.store import Store
 from engine.threads import ThreadGovernor
 from engine.timeline import ROWS_EXACT, Timeline
@@ -137,10 +138,13 @@ class Session:
     def decode(self, tokens: Sequence[int], start: int, *, all_logits: bool) -> None:
         """One pass over `tokens` at positions from `start`; the timeline is not touched.
 
-        Logits are kept for every row, or for the last one only. At most `plan.n_ubatch` tokens.
+        Logits are kept for every row, or for the last one only. At most `plan.n_ubatch` tokens, and with all
+        logits `plan.n_outputs`.
         Raises Cancelled when the flag given to `hooks.stop_on` was set, NativeError on failure; the cells of
         a failed pass are gone.
         """
+        if all_logits and len(tokens) > self.plan.n_outputs:
+            raise NativeError(f"logits of {len(tokens)} rows, there is room for {self.plan.n_outputs}")
         last = len(tokens) - 1
         self._batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
@@ -212,13 +216,13 @@ class Session:
         assert self.store is not None
         room = self.store.bytes_all
         if self.plan.budget_bytes:
-            used = process_bytes() + self.hooks.compute_bytes() + _RESERVE
+            used = rss_bytes() + self.hooks.compute_bytes() + _RESERVE
             room = self.plan.budget_bytes - used
             if room < self.store.bytes_min:
-                least = -(-(used + self.store.bytes_min) // 1_000_000)
+                least = -(-(used + self.store.bytes_min) // (1 << 20))
                 raise BadRequest(
-                    f"a budget of {self.plan.budget_bytes / 1e6:,.0f} MB is too small for this model",
-                    hint=f"at least {least} MB: everything but the experts takes {used / 1e6:,.0f} MB",
+                    f"a budget of {size(self.plan.budget_bytes)} is too small for this model",
+                    hint=f"at least {least}M: everything but the experts takes {size(used)}",
                 )
         self._heat = heat
         if heat is not None and (known := read_heat(heat)) is not None:
@@ -298,6 +302,7 @@ def _make_context(bindings: Any, model: Any, info: ModelInfo, plan: Plan) -> Any
     params = bindings.llama_context_default_params()
     params.n_ctx = plan.n_ctx
     params.n_batch = params.n_ubatch = plan.n_ubatch
+    params.n_outputs_max = params.n_outputs_max_per_seq = plan.n_outputs
     params.n_threads = params.n_threads_batch = plan.n_threads
     params.type_k = params.type_v = _GGML_TYPES[plan.cache_type]
     params.swa_full = True  # a sliding window that forgets cannot be rolled back

@@ -77,6 +77,7 @@ class Worker(threading.Thread):
         from engine.device import detect
         from engine.model import read_model_info
         from engine.native import CancelFlag, llama
+        from engine.paths import heat_cache
         from engine.plan import Wishes, make_plan
         from engine.session import Session
 
@@ -84,7 +85,9 @@ class Worker(threading.Thread):
         device = replace(detect(), gpu=bool(llama().llama_supports_gpu_offload()))
         plan = make_plan(device, info, Wishes(**job.load.wishes))
         flag = job.cancel.attach(CancelFlag())
-        self._session = Session.load(job.load.path, plan, on_progress=self._progress_of(job), cancel=flag)
+        self._session = Session.load(
+            job.load.path, plan, on_progress=self._progress_of(job), cancel=flag, heat=heat_cache()
+        )
         session = self._session
         self._governor = _governor_of(session)
         loaded = Loaded(

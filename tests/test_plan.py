@@ -190,7 +190,7 @@ def test_the_limit_is_where_the_whole_no_longer_fits() -> None:
             assert plan.store
             assert plan.budget_bytes < available
         elif last is not None:
-            need = need_of(MOE, n_ctx=4096, cell_bytes=24_000, n_ubatch=UBATCH)
+            need = need_of(MOE, n_ctx=4096, cell_bytes=24_000, n_ubatch=UBATCH, n_outputs=32)
             assert need.whole - GB // 25 < last < need.whole
             return
     raise AssertionError("it never fits, or no budget was ever given")
@@ -258,7 +258,9 @@ def test_a_dense_model_is_held_whole() -> None:
 
 def test_a_copy_of_the_embedding_counts() -> None:
     tied = replace(MOE, tied_bytes=GB // 10)
-    needs = [need_of(model, n_ctx=512, cell_bytes=24_000, n_ubatch=UBATCH) for model in (MOE, tied)]
+    needs = [
+        need_of(model, n_ctx=512, cell_bytes=24_000, n_ubatch=UBATCH, n_outputs=32) for model in (MOE, tied)
+    ]
     assert needs[1].least - needs[0].least == GB // 10
 
 

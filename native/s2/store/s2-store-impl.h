@@ -116,6 +116,8 @@ class Store {
     void    hold(Expert expert);
     void    count(const Entry & entry);
     void    end_guesses(int32_t layer);
+    void    call_off(Expert expert);
+    void    judge_guesses(int32_t layer, const Wanted * wanted, int32_t n);
     void    find_staging(std::vector<Expert> & given, std::unique_lock<std::mutex> & lock);
     void    stream_next();
     void    came(uint64_t tag, const std::string & error);
@@ -144,6 +146,9 @@ class Store {
     int32_t                 entered = -1;       // the layer that holds `held`
     std::vector<Expert>     held;
     std::vector<Expert>     guesses;            // entries read ahead and not asked for yet
+    std::vector<Expert>     predicted;          // for the next layer, likeliest first, in memory or not
+    std::vector<float>      came_true;          // by rank: share of predictions, lately
+    std::vector<Expert>     expected;           // entries in memory that the next layer likely asks for
     std::vector<Used>       used;               // of the pass, to be credited
 
     // Experts of the current layer that found no slot: their tensors pass through these.

@@ -14,6 +14,8 @@ constexpr int64_t PAGE        = Read::PAGE;
 constexpr int32_t MIN_SLOTS   = 2;  // of a size class: one is multiplied, one is read
 constexpr int32_t MAX_STAGING = 4;
 constexpr int32_t NARROW      = 32; // rows of a pass that are told apart
+constexpr float   SURE        = 0.6f;   // guesses that come true less often cost the disk more than they bring
+constexpr float   MEMORY      = 0.99f;  // of how often they did, per layer asked
 constexpr int32_t WARMING     = 4;  // experts in flight that nobody asked for
 
 int64_t pages(int64_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
@@ -272,6 +274,7 @@ void Store::enter(int32_t layer, const Wanted * wanted, int32_t n, int32_t n_tok
             missing.push_back(x);
         }
     }
+    judge_guesses(layer, wanted, n);
     end_guesses(layer);
 
     // A wide pass touches most of a layer's experts once: it may not empty the other layers for them.
@@ -332,14 +335,53 @@ void Store::hold(Expert x) {
     }
 }
 
-// Guesses about this layer are settled now, right or wrong.
+// How often the likeliest expert was asked for, the second likeliest, and so on.
+void Store::judge_guesses(int32_t layer, const Wanted * wanted, int32_t n) {
+    if (predicted.empty() || predicted.front().layer != layer) {
+        return;
+    }
+    came_true.resize(std::max(came_true.size(), predicted.size()), 1.0f);
+    for (size_t rank = 0; rank < predicted.size(); ++rank) {
+        const bool right = std::any_of(wanted, wanted + n, [&](const Wanted & w) { return w.expert == predicted[rank].index; });
+        came_true[rank] = MEMORY * came_true[rank] + (1.0f - MEMORY) * (right ? 1.0f : 0.0f);
+    }
+    predicted.clear();
+}
+
+// Guesses about this layer are settled now, right or wrong. Wrong ones whose reads have not begun are called off.
 void Store::end_guesses(int32_t layer) {
+    std::vector<Expert> settled;
     guesses.erase(std::remove_if(guesses.begin(), guesses.end(), [&](Expert x) {
         if (x.layer == layer) {
-            entry(x).ahead = false;
+            settled.push_back(x);
         }
         return x.layer == layer;
     }), guesses.end());
+    for (Expert x : settled) {
+        entry(x).ahead = false;
+        if (!entry(x).held && entry(x).reading != 0) {
+            call_off(x);
+        }
+    }
+}
+
+// Takes back reads that have not begun; what is left of the expert goes when those that have are through.
+void Store::call_off(Expert x) {
+    Entry & e    = entry(x);
+    bool    some = false;
+    for (int32_t i : layers[x.layer].tensors) {
+        const Tensor & t = tensors[i];
+        if ((e.reading & (1u << t.part)) && reader->withdraw(tag_of(x, t.part))) {
+            e.reading &= ~(1u << t.part);
+            stats.bytes_read -= t.bytes;
+            stats.bytes_prefetched -= t.bytes;
+            some = true;
+        }
+    }
+    e.abandoned |= some; // it may have been before, when a part of it could not be read
+    if (some && e.reading == 0) {
+        drop(x);
+    }
 }
 
 // Slots through which the tensors of `stream` pass, taken from `given` or from experts that are there if need be.
@@ -414,6 +456,10 @@ void Store::leave() {
         }
     }
     held.clear();
+    for (Expert x : expected) { // the next layer holds them now, or the pass is over
+        policy->set_pinned(x, false);
+    }
+    expected.clear();
     for (Expert x : stream) {
         Entry & e = entry(x);
         e.passing = false;
@@ -576,9 +622,19 @@ void Store::look_ahead(int32_t layer, const int32_t * experts, int32_t n) {
     std::lock_guard<std::mutex> lock(mutex);
     const size_t      most = std::min<size_t>(n, classes[class_of[layer]]->limit() / 4);
     std::vector<Read> reads;
+    predicted.clear();
+    for (int32_t i = 0; i < n; ++i) { // what is likely needed may not go for something else that is
+        const Expert x = { layer, experts[i] };
+        predicted.push_back(x);
+        if (entry(x).resident && !entry(x).held) {
+            policy->set_pinned(x, true);
+            expected.push_back(x);
+        }
+    }
     for (int32_t i = 0; i < n && !faulty && guesses.size() < most; ++i) {
         const Expert x = { layer, experts[i] };
-        if (entry(x).slot >= 0 || entry(x).passing) {
+        const bool   sure = i >= (int32_t) came_true.size() || came_true[i] >= SURE;
+        if (entry(x).slot >= 0 || entry(x).passing || !sure) {
             continue;
         }
         const int32_t slot = slot_for(x);
