@@ -8,6 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from engine.device import detect
@@ -137,7 +138,7 @@ def read_model_files(path: Path) -> list[Path]:
 def _open(path: Path, threads: int | None) -> Iterator[Session]:
     _say(f"{path.name}")
     plan = make_plan(detect(), read_model_info(path), Wishes(n_ctx=2048, n_threads=threads))
-    with Session.load(path, plan) as session:
+    with Session.load(path, replace(plan, n_outputs=plan.n_ubatch)) as session:  # perplexity reads every row
         yield session
 
 
