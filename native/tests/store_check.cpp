@@ -251,7 +251,9 @@ void late_guesses(const Place & place) {
     const s2_store_stats s = store.stats();
     expect(s.asked == 5 && s.hits == 0 && s.late == 2, text(s.hits) + " hits and " + text(s.late) + " late of " + text(s.asked));
     expect(s.prefetched == 3 && s.prefetch_used == 2 && s.reads == 6, "guesses are not counted as they were");
-    expect(s.bytes_prefetched == 3 * (16384 + 12288 + 8192) && s.bytes_read == 2 * s.bytes_prefetched, "bytes of guesses");
+    constexpr int64_t EXPERT = 16384 + 12288 + 8192; // the wrong one may have been called off
+    expect(s.bytes_prefetched >= 2 * EXPERT && s.bytes_prefetched <= 3 * EXPERT, "bytes of guesses");
+    expect(s.bytes_read == s.bytes_prefetched + 3 * EXPERT, "bytes of what was not guessed");
 }
 
 // A fault in a guess that is asked for before all of it has come.
