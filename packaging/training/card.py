@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.header import read_header
+from engine.header import read_layout
 
 _LICENCE = "Apache-2.0, as its teacher's"
 
@@ -71,7 +71,7 @@ def card(
     conditions: Sequence[str],
 ) -> str:
     """Markdown. `transcripts`: question, the model's answer, the teacher's."""
-    header = read_header(files[0])
+    header = read_layout(files[0]).values
     arch = str(header["general.architecture"])
 
     def own(key: str) -> object:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.device import detect
 from engine.errors import S2Error
-from engine.model import read_model_info
+from engine.model import files_of, read_model_info
 from engine.plan import Wishes, make_plan
 from engine.session import Session
 from training.answers import RULE, Answer, acceptance, answers, questions
@@ -120,18 +120,12 @@ def _write(
     sources_at = args.sets / "ids.json"
     sources = json.loads(sources_at.read_text(encoding="utf-8"))["sources"] if sources_at.exists() else []
     transcripts = [(my.question, my.text, their.text) for my, their in pairs]
-    files = sorted(read_model_files(args.model))
+    files = files_of(args.model)
     args.out.mkdir(parents=True, exist_ok=True)
     text = card(files, figures, traces, transcripts, sources, conditions)
     (args.out / "MODEL_CARD.md").write_text(text, encoding="utf-8")
     (args.out / "figures.json").write_text(as_json(figures, traces) + "\n", encoding="utf-8")
     print(as_json(figures, traces))
-
-
-def read_model_files(path: Path) -> list[Path]:
-    """The files of the set that `path` belongs to."""
-    stem, mark, _ = path.stem.partition("-00001-of-")
-    return list(path.parent.glob(f"{stem}-?????-of-?????.gguf")) if mark else [path]
 
 
 @contextmanager
