@@ -186,6 +186,11 @@ class Session:
         self.timeline.cut(length)
         return length
 
+    def save_heat(self) -> None:
+        """Leaves for the next start which experts are used, where `load` was told to."""
+        if self.store is not None and self._heat is not None and (heat := self.store.heat()).any():
+            write_heat(self._heat, heat)
+
     def close(self) -> None:
         """Frees the model and all that belongs to it."""
         if self._context is not None:
@@ -194,8 +199,6 @@ class Session:
             self._llama.llama_model_free(self._model)
             self._context = self._model = None
             if self.store is not None:
-                if self._heat is not None:
-                    write_heat(self._heat, self.store.heat())
                 self.store.close()
 
     def __enter__(self) -> Session:

@@ -154,6 +154,7 @@ class Worker(threading.Thread):
             if number == 0:  # only now is it certain that the request is not refused
                 job.mailbox.put(started)
             job.mailbox.put(event, last=isinstance(event, Done))
+        session.save_heat()  # now, because an engine seldom gets to say goodbye
 
     def _request(self, session: Session, job: GenerateJob) -> Request:
         from engine.chat import Message
