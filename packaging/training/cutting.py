@@ -33,7 +33,7 @@ class Cut:
     oracle: list[float]
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference mode: its tensors could not be trained
 def cut(trunk: Trunk, shelf: Shelf, geometry: Geometry, seed: int) -> Cut:
     progress = Progress("cutting", len(geometry.moe_layers), "layers")
     tokens = torch.from_numpy(shelf.tokens.astype(np.int64)).to(trunk.device)
@@ -66,6 +66,7 @@ def _cut(
     hidden = trunk.activations(layer, inputs.to(trunk.dtype)).float()
     gate, up = layer.gate_up.float().chunk(2)
     down = layer.down.float()
+    hidden *= evened(hidden @ down.t())
     strength = hidden.abs() * down.norm(dim=0)
     groups = grouped(strength.cpu().numpy(), geometry, seed)
     members = torch.from_numpy(groups.members).to(trunk.device)
@@ -90,6 +91,13 @@ def _cut(
     )
     whole = float((hidden @ down.t()).square().mean())
     return moe, mass, error / whole, oracle / whole
+
+
+def evened(outputs: Tensor) -> Tensor:
+    """What each token is multiplied by [n, 1] so that all count alike: a few first tokens have outputs
+    hundreds of times longer than the rest, and would be all that a layer learns."""
+    energy = outputs.square().sum(1, keepdim=True)
+    return energy.clamp(min=energy.median()).rsqrt()
 
 
 def _router(inputs: Tensor, contribution: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from training import checkpoint
+from training.cutting import evened
 from training.optimiser import Optimiser
 from training.progress import Progress
 from training.shelf import Reader, Step
@@ -63,10 +64,10 @@ def _losses(student: Student, step: Step) -> Iterator[tuple[int, float]]:
             continue
         found, load = student.mix(index, inputs)
         with torch.no_grad():
-            difference = found - wanted
-            variance = wanted.square().sum()
-            gradient = difference * (2 / variance)
-            missed = float(difference.square().sum() / variance)
+            weights = evened(wanted)
+            difference, whole = (found - wanted) * weights, (wanted * weights).square().sum()
+            gradient = difference * weights * (2 / whole)
+            missed = float(difference.square().sum() / whole)
         one = torch.ones_like(load.balance)
         torch.autograd.backward([found, load.balance], [gradient, one * _BALANCE])
         yield index - student.geometry.dense, missed
