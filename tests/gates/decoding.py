@@ -107,7 +107,7 @@ def cache_bytes(session: Session) -> bytes:
     size = bindings.llama_state_seq_get_size(session.context, 0)
     buffer = (ctypes.c_uint8 * size)()
     written = bindings.llama_state_seq_get_data(session.context, buffer, size, 0)
-    return bytes(buffer[:written])
+    return ctypes.string_at(buffer, written)  # a slice would make a list of numbers first
 
 
 class Script:

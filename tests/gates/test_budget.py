@@ -1,0 +1,101 @@
+"""G8: the whole process stays inside its budget, and the kernel agrees."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from decoding import MODEL
+
+from engine.bench.cgroup import MemoryGroup, NotPermitted
+
+MIB = 1 << 20
+N_CTX = 1024
+
+# A process of its own: what this one has read and kept would count as well.
+_WORK = """
+import json, resource, sys
+from pathlib import Path
+from decoding import prompt_of, request
+import engine.server
+from engine.device import detect
+from engine.errors import S2Error
+from engine.events import Tokens
+from engine.loop import generate
+from engine.native import CancelFlag
+from engine.model import read_model_info
+from engine.plan import Wishes, make_plan
+from engine.session import Session
+
+path, budget, mode = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+wishes = Wishes(n_ctx=int(sys.argv[4]), n_threads=1, budget=budget, store=True)
+try:
+    session = Session.load(path, make_plan(detect(), read_model_info(path), wishes))
+except S2Error as error:
+    sys.exit(error.line())
+passage = "\\n".join(file.read_text() for file in sorted(Path(sys.argv[5]).glob("*.py")))
+asked = request(prompt_of(session, passage, 700), mode=mode, tokens=24)
+print(json.dumps({
+    "ids": [id for event in generate(session, asked, CancelFlag()) if isinstance(event, Tokens) for id in event.ids],
+    "peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    "slots": session.store.stats().n_slots,
+    "reads": session.store.stats().reads,
+}))
+"""
+
+
+def work(budget: int, mode: str = "ar", group: MemoryGroup | None = None) -> subprocess.CompletedProcess[str]:
+    gates = Path(__file__).parent
+    engine = gates.parents[1] / "engine"
+    arguments = [str(MODEL), str(budget), mode, str(N_CTX), str(engine)]
+    program = f"import sys; sys.path.insert(0, {str(gates)!r})\n{_WORK}"
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(
+        group.entering(command) if group else command, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def least() -> int:
+    """What the engine itself says it needs, in MiB."""
+    refused = work(124 * MIB)  # not refused before the load, which only guesses
+    assert refused.returncode == 1
+    said = refused.stderr.strip().splitlines()[-1]
+    assert "too small for this model" in said
+    return int(said.partition("at least ")[2].partition("M")[0])
+
+
+@pytest.fixture(scope="module")
+def whole() -> list[int]:
+    """The answer without a limit that could be felt."""
+    return list(json.loads(work(4096 * MIB).stdout)["ids"])
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest, least: int) -> Iterator[MemoryGroup]:
+    try:
+        made = MemoryGroup.make(int((least + request.param) * MIB * 1.02))
+    except NotPermitted as error:
+        pytest.skip(error.line())
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("mode", ["ar", "s2-exact"])
+@pytest.mark.parametrize(("group", "more"), [(1, 1), (8, 8), (24, 24)], indirect=["group"])
+def test_the_process_stays_inside_its_budget(
+    group: MemoryGroup, more: int, least: int, whole: list[int], mode: str
+) -> None:
+    budget = (least + more) * MIB
+    done = work(budget, mode, group)
+    assert not group.killed()
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["ids"] == whole
+    assert found["reads"] > found["slots"], "it read nothing twice: the budget was none"
+    assert found["peak"] <= budget
+    assert (group.peak() or 0) <= group.limit
