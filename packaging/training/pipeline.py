@@ -128,7 +128,8 @@ class Build:
         """The student as `stage` left it."""
         state = checkpoint.load(self._folder / f"{stage}.pt", self._device)
         scale = checkpoint.load(self._folder / "cut.pt", self._device)["scale"]
-        return Student(self._trunk, self._geometry, checkpoint.unpacked(state["layers"]), scale)
+        trunk = self._trunk.shipped(teacher(), self._geometry.embedding)
+        return Student(trunk, self._geometry, checkpoint.unpacked(state["layers"]), scale)
 
     # --- stages
 
@@ -208,7 +209,8 @@ class Build:
             path = self._folder.parent / f"pareto-{geometry.name}-{self._args.seed}.json"
             if not path.exists():
                 made = cut(self._trunk, self._sample(), geometry, self._args.seed)
-                student = Student(self._trunk, geometry, made.layers, made.scale)
+                trunk = self._trunk.shipped(teacher(), geometry.embedding)
+                student = Student(trunk, geometry, made.layers, made.scale)
                 part = path.with_suffix(".pt")
                 missed = local.train(student, reader, steps, part)
                 student.refresh(quantised=True)

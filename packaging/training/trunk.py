@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
+import gguf
 import torch
 import torch.nn.functional as F  # noqa: N812 -- its usual name
 
@@ -53,6 +55,16 @@ class Trunk:
             )
             for at in (f"blk.{index}." for index in range(N_LAYER))
         ]
+
+    def shipped(self, path: Path, kind: str) -> Trunk:
+        """The same with the embedding (and head) as the file will hold it: rounded to `kind`, or "copy"."""
+        if kind == "copy":
+            return self
+        kept, rounding = copy(self), gguf.GGMLQuantizationType[kind]
+        blocks = gguf.quantize(Stored(path).values("token_embd.weight"), rounding)
+        values = torch.from_numpy(gguf.dequantize(blocks, rounding))
+        kept.embedding = values.to(self.device, self.dtype)
+        return kept
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Hidden states F32 [n, 576] of token ids [n]."""
