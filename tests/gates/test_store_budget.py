@@ -39,8 +39,9 @@ except S2Error as error:
     sys.exit(error.line())
 passage = "\\n".join(file.read_text() for file in sorted(Path(sys.argv[5]).glob("*.py")))
 asked = request(prompt_of(session, passage, 700), mode=mode, tokens=24)
+blocks = [event for event in generate(session, asked, CancelFlag()) if isinstance(event, Tokens)]
 print(json.dumps({
-    "ids": [id for event in generate(session, asked, CancelFlag()) if isinstance(event, Tokens) for id in event.ids],
+    "ids": [id for block in blocks for id in block.ids],
     "peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     "slots": session.store.stats().n_slots,
     "reads": session.store.stats().reads,
