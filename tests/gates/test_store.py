@@ -20,7 +20,8 @@ from engine.packing import Packing
 from engine.session import Session
 from engine.store import METHODS, Store, StoreStats
 
-CELLS, TOKENS = 600, 40
+CELLS, TOKENS = 600, 32
+FULL = (0.05, 0.1, 0.15, 0.4, 0.8, 0.95)  # shares of the experts that CI leaves out
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,9 @@ def share(store: Store, part: float | str) -> int:
 
 
 @pytest.mark.parametrize("mode", ["ar", "s2-exact"])
-@pytest.mark.parametrize("part", ["least", "one layer", 0.05, 0.15, 0.25, 0.4, 0.6, 0.95])
+@pytest.mark.parametrize(
+    "part", ["least", "one layer", 0.25, 0.6, *(pytest.param(x, marks=pytest.mark.full) for x in FULL)]
+)
 def test_every_budget_gives_the_same_text(
     session: Session, passage: str, whole: dict[str, Answer], part: float | str, mode: str
 ) -> None:
@@ -129,7 +132,7 @@ def test_every_budget_gives_the_same_text(
     assert store.stats().n_resident <= before.n_slots
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(x, marks=pytest.mark.full) for x in range(1, 6))])
 @pytest.mark.parametrize("part", ["least", 0.25, 1.0])
 def test_delays_and_evictions_change_nothing(
     session: Session, passage: str, whole: dict[str, Answer], part: float | str, seed: int
@@ -139,7 +142,7 @@ def test_delays_and_evictions_change_nothing(
     store.resize(share(store, part))
     store.torment(seed + 1, max_us=400, evictions=3)
     before = store.stats()
-    check_same(whole["ar"], ask(session, passage, "s2-exact" if seed % 2 else "ar"))
+    check_same(whole["ar"], ask(session, passage, "ar" if seed % 2 else "s2-exact"))
     assert grown(store, before).reads > 0
 
 
