@@ -78,7 +78,7 @@ class Board:
             context_n=context.context_n if context else 0,
             context_size=self.context_size,
             memory=memory(self.snapshot.rss_bytes, budget) if self.snapshot and budget else "",
-            has_store=bool(self.snapshot and self.snapshot.plan and self.snapshot.plan.store),
+            has_store=bool(budget and self.snapshot and self.snapshot.plan and self.snapshot.plan.store),
         )
 
     def _state(self, answer: Answer | None, stopping: bool) -> tuple[str, str]:

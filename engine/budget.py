@@ -75,7 +75,7 @@ def allow(
     """
     count = budget.bytes_for(model_bytes)
     if not count:
-        return Allowance(0, False, "asked for: no limit")
+        return Allowance(0, can_store and need.whole <= _room(available), "asked for: no limit")
     least = need.least if can_store else need.whole
     if count < need.certain(whole=not can_store):
         held = "" if can_store else ", as it is held whole"
@@ -88,12 +88,17 @@ def allow(
     return Allowance(count, can_store, "asked for", notice)
 
 
+def _room(available: int) -> int:
+    """What a model may take of it without a wish; the rest is for other programs."""
+    return available - max(_RESERVE_BYTES, available // _RESERVE_PART)
+
+
 def allow_free(need: Need, *, available: int, can_store: bool) -> Allowance:
     """What is best where nobody asked: no limit if everything fits, else as much as the machine can spare."""
-    reserve = max(_RESERVE_BYTES, available // _RESERVE_PART)
-    room = available - reserve
+    room = _room(available)
+    reserve = available - room
     if need.whole <= room:
-        return Allowance(0, False, "the whole model fits into memory")
+        return Allowance(0, can_store, "the whole model fits into memory")
     if not can_store:
         return Allowance(0, False, "this model cannot be held in parts")
     least = int(need.least * (1 + _DOUBT))  # what nobody asked for must not fail for a wrong estimate

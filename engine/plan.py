@@ -187,7 +187,13 @@ def _allowance(
             "asked for" if able or not wishes.store else "no experts that can be read one by one"
         )
         return replace(allowance, store=able and wishes.store)
-    reasons["store"] = "experts share a budget" if allowance.store else "no expert has to wait"
+    reasons["store"] = (
+        "no experts that can be read one by one, or no memory for them"
+        if not allowance.store
+        else "experts share a budget"
+        if allowance.count_bytes
+        else "every expert has its place"
+    )
     return allowance
 
 

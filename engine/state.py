@@ -201,7 +201,7 @@ class EngineState:
         if self.loaded.governor is None:
             raise BadRequest(
                 f"{self.loaded.info.name} is held whole, its memory cannot be changed while it is loaded",
-                hint="load a model of experts with --budget",
+                hint="models of experts on the CPU can give memory back, others cannot",
             )
         notice = await asyncio.to_thread(self.loaded.governor.set_budget, budget)
         self.touch()

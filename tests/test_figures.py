@@ -13,7 +13,7 @@ from engine.messages import timings_from_json
 from engine.store import StoreStats
 
 MIB = 1 << 20
-ZERO = StoreStats(**{item.name: 0 for item in fields(StoreStats)})
+ZERO = StoreStats(**{item.name: 0 for item in fields(StoreStats)} | {"n_experts": 960, "n_resident": 40})
 
 
 @dataclass
@@ -28,6 +28,13 @@ def figures(before: StoreStats, now: StoreStats) -> StoreFigures:
     found = figures_since(before, Store(now))  # type: ignore[arg-type]
     assert found is not None
     return found
+
+
+def test_with_all_experts_in_memory_there_is_nothing_to_tell() -> None:
+    whole = replace(ZERO, n_resident=960, reads=960)
+    later = replace(whole, asked=480, hits=480)
+    assert figures_since(whole, Store(later)) is None  # type: ignore[arg-type]
+    assert figures_since(whole, Store(replace(later, reads=961))) is not None  # type: ignore[arg-type]
 
 
 def test_an_answer_counts_what_happened_since_it_began() -> None:

@@ -137,8 +137,8 @@ def test_a_model_trained_for_little_keeps_to_it() -> None:
 
 
 def test_no_second_copy_of_the_weights_when_memory_is_short() -> None:
-    assert make_plan(MACHINE, MOE, Wishes()).repack
-    short = make_plan(replace(MACHINE, available_bytes=3 * GB), MOE, Wishes())
+    assert make_plan(MACHINE, MOE, Wishes(store=False)).repack
+    short = make_plan(replace(MACHINE, available_bytes=3 * GB), MOE, Wishes(store=False))
     assert not short.repack
     assert "no memory" in short.reasons["repack"]
     assert short.notices == ()
@@ -159,7 +159,7 @@ def test_a_number_of_threads_is_a_limit_unless_it_is_fixed() -> None:
 
 def test_all_in_memory_where_it_fits() -> None:
     plan = make_plan(MACHINE, MOE, Wishes())
-    assert (plan.budget_bytes, plan.store) == (0, False)
+    assert (plan.budget_bytes, plan.store) == (0, True)
     assert (plan.resident_bytes, plan.expert_bytes) == (GB // 5, 9 * GB // 5)
     assert "fits" in plan.reasons["budget_bytes"]
 
@@ -274,7 +274,13 @@ def test_no_store_on_a_gpu_nor_for_experts_that_are_not_stacked() -> None:
     assert any("on the CPU only" in notice for notice in plan.notices)
 
 
+def test_no_limit_on_a_machine_that_holds_it_all() -> None:
+    plan = make_plan(MACHINE, MOE, Wishes(budget="max"))
+    assert (plan.budget_bytes, plan.store) == (0, True)
+
+
 def test_the_store_by_wish() -> None:
+    assert not make_plan(MACHINE, MOE, Wishes(store=False)).store
     plan = make_plan(MACHINE, MOE, Wishes(store=True))
     assert (plan.budget_bytes, plan.store) == (0, True)
     tight = replace(MACHINE, available_bytes=3 * GB // 2)

@@ -10,7 +10,7 @@ from statistics import median
 
 from engine.bench import budget
 from engine.bench.report import machine, ratio, show
-from engine.bench.row import Figures, Row
+from engine.bench.row import NO_STORE, Figures, Row
 from engine.device import detect
 from engine.errors import BadRequest, NativeError
 from engine.request import MODES
@@ -28,9 +28,12 @@ def run(args: Namespace) -> None:
         raise BadRequest("--cgroup has no size without --budget", hint="give both")
     args.predict, args.prompt = args.predict or _DEFAULT_TOKENS, args.prompt or _DEFAULT_PROMPT
     names = (args.rows or _DEFAULT_ROWS).split(",")
-    unknown = [name for name in names if name != "stock" and name not in MODES]
+    unknown = [name for name in names if name != "stock" and name.removesuffix(NO_STORE) not in MODES]
     if unknown:
-        raise BadRequest(f"no row {unknown[0]!r}", hint="rows are stock, " + ", ".join(MODES))
+        known = ", ".join(MODES)
+        raise BadRequest(
+            f"no row {unknown[0]!r}", hint=f"rows are stock, {known}, the latter with {NO_STORE}"
+        )
     args.threads = args.threads or detect().cores
     rows = [Row(name, args, args.prompt, stock_library() if name == "stock" else None) for name in names]
     try:
@@ -57,7 +60,7 @@ def _line(
     line: dict[str, object] = {
         "bench": "decode",
         "row": name,
-        "mode": "ar" if name == "stock" else name,
+        "mode": "ar" if name == "stock" else name.removesuffix(NO_STORE),
         "model": args.model.name,
         "tokens": args.predict,
         "tok_s": median(values(mine, "tok_s")),

@@ -14,6 +14,7 @@ from typing import Any
 from engine.bench.child import Child, serve
 
 Figures = dict[str, Any]
+NO_STORE = "-nostore"  # behind a mode: the library as it is without the expert store
 
 
 def _text() -> str:
@@ -45,13 +46,18 @@ def _ours(args: Namespace) -> Callable[[object], Figures]:
     from engine.native import CancelFlag
     from engine.request import Request, Sampling, Speculation
 
-    session = load_here(args.model, n_ctx=args.prompt + args.predict + 256, n_threads=args.threads)
+    session = load_here(
+        args.model,
+        n_ctx=args.prompt + args.predict + 256,
+        n_threads=args.threads,
+        store=False if args.row.endswith(NO_STORE) else None,
+    )
     tokens = session.vocab.tokenize(_text(), add_special=True, parse_special=True)
     prompt = tuple(tokens[: args.prompt])
     request = Request(
         prompt,
         Sampling(temperature=0.0),
-        Speculation(args.row, args.draft_experts, args.draft_length),
+        Speculation(args.row.removesuffix(NO_STORE), args.draft_experts, args.draft_length),
         max_tokens=args.predict,
         ignore_eos=True,
     )

@@ -24,13 +24,20 @@ class Loader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._sessions: dict[tuple[int, int, str], Session] = {}
+        self._sessions: dict[tuple[int, int, str, bool | None], Session] = {}
 
-    def get(self, *, threads: int, n_ctx: int = 8192, cache_type: str = "f16") -> Session:
-        key = (threads, n_ctx, cache_type)
+    def get(
+        self, *, threads: int, n_ctx: int = 8192, cache_type: str = "f16", store: bool | None = None
+    ) -> Session:
+        key = (threads, n_ctx, cache_type, store)
         if key not in self._sessions:
             self._sessions[key] = load_here(
-                self._path, n_ctx=n_ctx, n_threads=threads, threads_fixed=True, cache_type=cache_type
+                self._path,
+                n_ctx=n_ctx,
+                n_threads=threads,
+                threads_fixed=True,
+                cache_type=cache_type,
+                store=store,
             )
         return self._sessions[key]
 

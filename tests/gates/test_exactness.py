@@ -47,9 +47,10 @@ def check_equal(
     case: tuple[int, int, float, int, int],
     tokens: int,
     cache_type: str = "f16",
+    store: bool | None = None,
 ) -> None:
     threads, cells, temperature, k, length = case
-    session = loader.get(threads=threads, cache_type=cache_type)
+    session = loader.get(threads=threads, cache_type=cache_type, store=store)
     prompt = prompt_of(session, passage, cells)
     plain = answer(session, request(prompt, temperature=temperature, tokens=tokens))
     drafted = answer(
@@ -72,6 +73,14 @@ def test_text_and_cache_equal_plain_decode(
     loader: Loader, passage: str, case: tuple[int, int, float, int, int]
 ) -> None:
     check_equal(loader, passage, case, tokens=64)
+
+
+@pytest.mark.parametrize("case", [SAMPLE[i] for i in (1, 4, 7)], ids=str)
+def test_text_and_cache_equal_plain_decode_without_a_store(
+    loader: Loader, passage: str, case: tuple[int, int, float, int, int]
+) -> None:
+    """As on a GPU's machine: experts in the layouts that ggml repacks, other kernels of ours read them."""
+    check_equal(loader, passage, case, tokens=48, store=False)
 
 
 @pytest.mark.parametrize("case", SAMPLE_Q8_0, ids=str)

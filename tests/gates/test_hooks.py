@@ -59,9 +59,12 @@ def test_as_many_draft_experts_as_the_model_has_change_nothing(routed: Session, 
 
 
 def test_a_wide_pass_reads_out_all_rows(routed: Session, passage: str) -> None:
-    rows = prompt_of(routed, passage, 200)
-    layers = routing_of(routed, rows, 0)
+    """The last layer computes only rows that are asked for their logits, here one."""
+    routed.decode(prompt_of(routed, passage, 200), 0, all_logits=False)
+    *layers, last = routed.hooks.routing()
+    routed.rewind(0)
     assert {layer.logits.shape[0] for layer in layers} == {200}
+    assert last.logits.shape[0] == 1
 
 
 def test_nothing_is_kept_unless_asked_for(session: Session, passage: str) -> None:

@@ -144,7 +144,8 @@ template <class Type, int R> void blocks_of_128(const Job & job) {
     Row rows[R];
     std::copy(job.rows, job.rows + R, rows);
     for (int64_t column = job.first; column < job.last; ++column) {
-        const auto * first = (const Block *) (job.weights + column * job.column_bytes);
+        const auto *  first = (const Block *) (job.weights + column * job.column_bytes);
+        const int64_t ahead = ahead_of(job, column);
         __m512 total[R];
         __m128 rest[R];
         S2_UNROLL
@@ -156,7 +157,7 @@ template <class Type, int R> void blocks_of_128(const Job & job) {
             // Behind the end the last block stands in: its activations are zero.
             const auto    at   = [&](int64_t i) { return first + std::min(b + i, n_blocks - 1); };
             const Block * w[4] = { first + b, at(1), at(2), at(3) };
-            prefetch<4 * sizeof(Block)>((const char *) w[0] + AHEAD_BYTES);
+            prefetch<4 * sizeof(Block)>((const char *) w[0] + ahead);
             const Both   codes  = Type::codes(w);
             const __m128 scales = Type::scales(w);
             const __m128 wanted = Type::rest(w, scales);

@@ -73,6 +73,7 @@ struct Job {
     const Row *     rows;
     float * const * out;           // per row: its first column
     ggml_type       type;          // of the weights
+    const char *    end;           // of the weights
 };
 
 using Kernel = void (*)(const Job &);

@@ -105,7 +105,8 @@ template <class Type, int R> void blocks_of_32(const Job & job) {
         rows[r] = job.rows[r];
     }
     for (int64_t column = job.first; column < job.last; ++column) {
-        const auto * w = (const typename Type::Block *) (job.weights + column * job.column_bytes);
+        const auto *  w     = (const typename Type::Block *) (job.weights + column * job.column_bytes);
+        const int64_t ahead = ahead_of(job, column);
         Vec   total[R];
         float minimum[R];
         S2_UNROLL
@@ -114,7 +115,7 @@ template <class Type, int R> void blocks_of_32(const Job & job) {
             minimum[r] = 0.0f;
         }
         for (int64_t b = 0; b < n_blocks; ++b) {
-            prefetch<sizeof(w[b])>((const char *) (w + b) + AHEAD_BYTES);
+            prefetch<sizeof(w[b])>((const char *) (w + b) + ahead);
             const Codes codes = Type::codes(w[b]);
             const Vec   scale = splat(Type::scale(w[b]));
             S2_UNROLL
@@ -228,14 +229,15 @@ template <class Type, int R> void blocks_of_256(const Job & job) {
         rows[r] = job.rows[r];
     }
     for (int64_t column = job.first; column < job.last; ++column) {
-        const auto * w = (const typename Type::Block *) (job.weights + column * job.column_bytes);
+        const auto *  w     = (const typename Type::Block *) (job.weights + column * job.column_bytes);
+        const int64_t ahead = ahead_of(job, column);
         Vec total[R];
         S2_UNROLL
         for (int r = 0; r < R; ++r) {
             total[r] = zero();
         }
         for (int64_t b = 0; b < n_blocks; ++b) {
-            prefetch<sizeof(w[b])>((const char *) (w + b) + AHEAD_BYTES);
+            prefetch<sizeof(w[b])>((const char *) (w + b) + ahead);
             const Type type(w[b]);
             Ints products[R];
             S2_UNROLL
@@ -270,14 +272,15 @@ template <class, int R> void halves(const Job & job) {
         rows[r] = job.rows[r];
     }
     for (int64_t column = job.first; column < job.last; ++column) {
-        const auto * w = (const ggml_fp16_t *) (job.weights + column * job.column_bytes);
+        const auto *  w     = (const ggml_fp16_t *) (job.weights + column * job.column_bytes);
+        const int64_t ahead = ahead_of(job, column);
         Vec total[R][2];
         S2_UNROLL
         for (int r = 0; r < R; ++r) {
             total[r][0] = total[r][1] = zero();
         }
         for (int64_t i = 0; i < job.k; i += 2 * LANES) {
-            prefetch<2 * LANES * sizeof(*w)>((const char *) (w + i) + AHEAD_BYTES);
+            prefetch<2 * LANES * sizeof(*w)>((const char *) (w + i) + ahead);
             const Vec a = load_half(w + i);
             const Vec b = load_half(w + i + LANES);
             S2_UNROLL

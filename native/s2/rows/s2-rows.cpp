@@ -383,6 +383,7 @@ class Product {
 
     void multiply(const Group & group, const char * base, int64_t first, int64_t last) const {
         const size_t  column = ggml_row_size(plan.weights->type, plan.k);
+        const char *  end    = base + plan.columns * column;
         const int64_t fits   = std::max<int64_t>(UNROLL, L2_SHARE / column / UNROLL * UNROLL);
         const int64_t step   = group.count > KERNEL_ROWS ? fits : last - first;
         for (; first < last; first += step) {
@@ -395,7 +396,7 @@ class Product {
                     rows[i] = row_of(pair);
                     out[i]  = out_of(pair);
                 }
-                plan.family->kernels[n - 1]({ plan.k, base, column, first, std::min(first + step, last), rows, out, plan.weights->type });
+                plan.family->kernels[n - 1]({ plan.k, base, column, first, std::min(first + step, last), rows, out, plan.weights->type, end });
             }
         }
     }

@@ -5,6 +5,8 @@
 // Sums of integers are exact in any order, so the instruction sets may differ there. What is added as floating point
 // is written as explicit fused multiply-adds in a fixed order; this code is compiled with -ffp-contract=off.
 
+#include "s2-rows-kernel.h"
+
 #include "ggml-impl.h"
 
 #include <cmath>
@@ -24,6 +26,12 @@ template <int64_t bytes> static inline void prefetch(const void * p) {
     for (int64_t at = 0; at < bytes; at += 64) {
         __builtin_prefetch((const char *) p + at);
     }
+}
+
+// How far ahead to prefetch while a column is multiplied. Not beyond the weights: where no memory is behind them, each
+// attempt walks the page tables in vain, which took a fifth of the time of small experts.
+static inline int64_t ahead_of(const Job & job, int64_t column) {
+    return job.weights + (column + 1) * job.column_bytes + AHEAD_BYTES <= job.end ? AHEAD_BYTES : 0;
 }
 
 } // namespace s2

@@ -13,8 +13,6 @@ Slots::Slots(int64_t bytes, int32_t n) : bytes(bytes), n_total(n) {
         throw std::bad_alloc();
     }
     base = (char *) mapped;
-    // A huge page would reach into the neighbour and keep memory that the budget thinks is gone.
-    madvise(base, bytes * n, MADV_NOHUGEPAGE);
     bare.reserve(n);
     for (int32_t i = n - 1; i >= 0; --i) {
         bare.push_back(i);
@@ -25,6 +23,8 @@ Slots::~Slots() { munmap(base, bytes * n_total); }
 
 void Slots::set_limit(int32_t n) {
     allowed = std::min(n, n_total);
+    // A huge page reaches into the neighbour and keeps memory that the budget thinks is gone: only where all fits.
+    madvise(base, bytes * n_total, allowed == n_total ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     while (used + (int32_t) backed.size() > allowed && !backed.empty()) {
         give_back(backed.back());
         backed.pop_back();
