@@ -148,7 +148,10 @@ async def test_without_a_store_there_is_nothing_to_change(engine_: Engine) -> No
     assert (status, answer["error"]["message"]) == (503, "no model is loaded")
     engine_.load(held_whole=True)
     status, answer = await engine_.ask({"budget": "1G"})
-    assert (status, answer["error"]["hint"]) == (400, "load a model of experts with --budget")
+    assert (status, answer["error"]["hint"]) == (
+        400,
+        "models of experts on the CPU can give memory back, others cannot",
+    )
     assert engine_.snapshot.slot_bytes == 0
 
 
@@ -213,7 +216,7 @@ def test_a_real_answer_stays_the_same_whatever_the_budget_does_meanwhile(engine:
 
     ask("/load", **LOAD | {"n_ctx": 512, "budget": "500M"})
     whole = ask("/v1/chat/completions", **body)
-    assert whole["timings"]["store"]["hit_rate"] == 1.0
+    assert "store" not in whole["timings"], "every expert was in memory"
     with pytest.raises(BadRequest, match="too small") as caught:
         ask("/budget", budget="60M")
     least = int(caught.value.hint.split("M ")[0])
