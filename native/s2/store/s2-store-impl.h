@@ -88,6 +88,11 @@ class Store {
         bool                  resident = false;   // all of it is there
     };
 
+    struct Guess {
+        int32_t expert;
+        bool    there; // it was in memory
+    };
+
     struct Used {
         Expert   expert;
         uint32_t rows;
@@ -146,7 +151,8 @@ class Store {
     int32_t                 entered = -1;       // the layer that holds `held`
     std::vector<Expert>     held;
     std::vector<Expert>     guesses;            // entries read ahead and not asked for yet
-    std::vector<Expert>     predicted;          // for the next layer, likeliest first, in memory or not
+    std::vector<Guess>      predicted;          // for the next layer, likeliest first
+    int32_t                 predicted_layer = -1;
     std::vector<float>      came_true;          // by rank: share of predictions, lately
     std::vector<Expert>     expected;           // entries in memory that the next layer likely asks for
     std::vector<Used>       used;               // of the pass, to be credited

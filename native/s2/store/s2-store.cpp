@@ -15,7 +15,7 @@ constexpr int32_t MIN_SLOTS   = 2;  // of a size class: one is multiplied, one i
 constexpr int32_t MAX_STAGING = 4;
 constexpr int32_t NARROW      = 32; // rows of a pass that are told apart
 constexpr float   SURE        = 0.6f;   // guesses that come true less often cost the disk more than they bring
-constexpr float   MEMORY      = 0.99f;  // of how often they did, per layer asked
+constexpr float   MEMORY      = 0.98f;  // of how often they did, per guess
 constexpr int32_t WARMING     = 4;  // experts in flight that nobody asked for
 
 int64_t pages(int64_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
@@ -335,17 +335,22 @@ void Store::hold(Expert x) {
     }
 }
 
-// How often the likeliest expert was asked for, the second likeliest, and so on.
+// How often the likeliest expert was asked for, the second likeliest, and so on, if it was not in memory: what is in
+// memory is often asked for and easily guessed.
 void Store::judge_guesses(int32_t layer, const Wanted * wanted, int32_t n) {
-    if (predicted.empty() || predicted.front().layer != layer) {
+    if (predicted_layer != layer) {
         return;
     }
     came_true.resize(std::max(came_true.size(), predicted.size()), 1.0f);
     for (size_t rank = 0; rank < predicted.size(); ++rank) {
-        const bool right = std::any_of(wanted, wanted + n, [&](const Wanted & w) { return w.expert == predicted[rank].index; });
+        const Guess guess = predicted[rank];
+        if (guess.there) {
+            continue;
+        }
+        const bool right = std::any_of(wanted, wanted + n, [&](const Wanted & w) { return w.expert == guess.expert; });
         came_true[rank] = MEMORY * came_true[rank] + (1.0f - MEMORY) * (right ? 1.0f : 0.0f);
     }
-    predicted.clear();
+    predicted_layer = -1;
 }
 
 // Guesses about this layer are settled now, right or wrong. Wrong ones whose reads have not begun are called off.
@@ -623,9 +628,10 @@ void Store::look_ahead(int32_t layer, const int32_t * experts, int32_t n) {
     const size_t      most = std::min<size_t>(n, classes[class_of[layer]]->limit() / 4);
     std::vector<Read> reads;
     predicted.clear();
+    predicted_layer = layer;
     for (int32_t i = 0; i < n; ++i) { // what is likely needed may not go for something else that is
         const Expert x = { layer, experts[i] };
-        predicted.push_back(x);
+        predicted.push_back({ x.index, entry(x).slot >= 0 });
         if (entry(x).resident && !entry(x).held) {
             policy->set_pinned(x, true);
             expected.push_back(x);
