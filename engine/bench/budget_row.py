@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from engine.bench.cgroup import MemoryGroup
 from engine.bench.child import Child, serve
 from engine.bench.disk import disk_bytes
+from engine.cards import peak_bytes
 
 if TYPE_CHECKING:
     from engine.session import Session
@@ -104,7 +105,7 @@ class _Clock:
             "prefill_s": self._prefill_s,
             "major_faults": self._major_faults,
             "disk_bytes": self._disk_bytes,
-            "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            "rss_peak_bytes": peak_bytes(),
             "store": self._store,
         }
 

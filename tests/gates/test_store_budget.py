@@ -18,10 +18,11 @@ N_CTX = 1024
 
 # A process of its own: what this one has read and kept would count as well.
 _WORK = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 from decoding import prompt_of, request
 import engine.server
+from engine.cards import peak_bytes
 from engine.device import detect
 from engine.errors import S2Error
 from engine.events import Tokens
@@ -42,7 +43,7 @@ asked = request(prompt_of(session, passage, 700), mode=mode, tokens=24)
 blocks = [event for event in generate(session, asked, CancelFlag()) if isinstance(event, Tokens)]
 print(json.dumps({
     "ids": [id for block in blocks for id in block.ids],
-    "peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    "peak": peak_bytes(),
     "slots": session.store.stats().n_slots,
     "reads": session.store.stats().reads,
 }))
