@@ -84,11 +84,12 @@ class Session:
         """
         info = read_model_info(path)
         bindings = llama()
-        if not plan.store:
-            model, context = _open(bindings, info, plan, on_progress, cancel)
-            return cls(info, plan, model, context)
         notices: list[str] = []
-        store = Store.open(pack_of(path, notices.append) or catalogue_of(path))
+        catalogue = (pack_of(path, notices.append) or catalogue_of(path)) if plan.store else None
+        if catalogue is None or not catalogue.tensors:
+            model, context = _open(bindings, info, replace(plan, store=False), on_progress, cancel)
+            return cls(info, plan, model, context)
+        store = Store.open(catalogue)
         try:
             with store.loading():
                 model, context = _open(bindings, info, plan, on_progress, cancel)
