@@ -87,7 +87,8 @@ class Session:
         notices: list[str] = []
         catalogue = (pack_of(path, notices.append) or catalogue_of(path)) if plan.store else None
         if catalogue is None or not catalogue.tensors:
-            model, context = _open(bindings, info, replace(plan, store=False), on_progress, cancel)
+            plan = replace(plan, store=False)
+            model, context = _open(bindings, info, plan, on_progress, cancel)
             return cls(info, plan, model, context)
         store = Store.open(catalogue)
         try:
