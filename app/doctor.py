@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from app import exits
-from app.flags import DEFAULT_MODEL
 from app.text import one_line
 from engine import __version__
 from engine.errors import S2Error
-from engine.paths import Paths
+from engine.paths import EMBEDDED_MODEL, Paths
 from engine.size import size
 
 _TIMEOUT_S = 20.0
@@ -158,15 +157,15 @@ def _toolkit() -> Finding:
 
 
 def _model() -> Finding:
-    if not DEFAULT_MODEL.is_file():
-        return Finding("model", str(DEFAULT_MODEL), "the model that ships is missing; give another with -m")
+    if not EMBEDDED_MODEL.is_file():
+        return Finding("model", str(EMBEDDED_MODEL), "the model that ships is missing; give another with -m")
     from engine.model import read_model_info
 
     try:
-        info = read_model_info(DEFAULT_MODEL)
+        info = read_model_info(EMBEDDED_MODEL)
     except S2Error as error:
-        return Finding("model", str(DEFAULT_MODEL), error.line())
-    return Finding("model", {info.name: f"({info.arch}, {size(info.size_bytes)})", "at": str(DEFAULT_MODEL)})
+        return Finding("model", str(EMBEDDED_MODEL), error.line())
+    return Finding("model", {info.name: f"({info.arch}, {size(info.size_bytes)})", "at": str(EMBEDDED_MODEL)})
 
 
 def _paths() -> Finding:

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from engine.budget import parse_budget
 from engine.errors import BadRequest
+from engine.paths import EMBEDDED_MODEL
 from engine.request import CACHE_TYPES, MODES
-
-DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "assets" / "smolmoe-32x8.gguf"
 
 Target = Literal["load", "request", "program"]
 
@@ -129,7 +128,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def model_of(arguments: argparse.Namespace) -> Path:
     model: Path | None = arguments.model
-    return (model or DEFAULT_MODEL).expanduser().absolute()
+    return (model or EMBEDDED_MODEL).expanduser().absolute()
 
 
 def fields_for(target: Target, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from app import exits
-from app.flags import DEFAULT_MODEL, model_of
+from app.flags import model_of
 from app.text import one_line
 from engine.errors import BadRequest, ModelError, S2Error
 from engine.model import read_model_info
 from engine.pack import damaged, pack_of
 from engine.packing import Packing, remove
-from engine.paths import models_cache
+from engine.paths import EMBEDDED_MODEL, models_cache
 from engine.size import size
 
 _SHOWN = 5  # damaged records that are named
@@ -40,7 +40,7 @@ def _list(arguments: Namespace) -> int:
 def _known(places: list[Path] | None) -> Iterator[Path]:
     """The models in `places`, or those the program has by itself; a split set once."""
     seen = set()
-    for place in places or [DEFAULT_MODEL, models_cache()]:
+    for place in places or [EMBEDDED_MODEL, models_cache()]:
         if place.is_dir():
             files: Iterable[Path] = sorted(file for file in place.iterdir() if file.suffix.lower() == ".gguf")
         else:

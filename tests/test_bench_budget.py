@@ -17,7 +17,6 @@ from pathlib import Path
 import psutil
 import pytest
 from stacks import write_stacks
-from toys import EMBEDDED
 
 from engine.bench import disk, main
 from engine.bench.cgroup import MemoryGroup, NotPermitted
@@ -26,6 +25,7 @@ from engine.bench.disk import PIECE_BYTES, RawReader, drop_cached
 from engine.bench.take import Take, figures, overlap_bound
 from engine.errors import ModelError
 from engine.experts import catalogue_of
+from engine.paths import EMBEDDED_MODEL
 
 MIB = 1 << 20
 _EAT = "import sys; block = bytearray(int(sys.argv[1])); print(len(block))"
@@ -290,7 +290,7 @@ QUICK = ("-r", "1", "-n", "4", "--warm", "2", "-t", "1", "--json")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the embedded model: nobody else holds its pages."""
     path = tmp_path_factory.mktemp("own") / "own.gguf"
-    shutil.copyfile(EMBEDDED, path)
+    shutil.copyfile(EMBEDDED_MODEL, path)
     subprocess.run(["sync", path], check=True)
     return path
 
@@ -373,7 +373,7 @@ def test_a_bench_that_is_ended_takes_its_processes_along(model: Path, group: Mem
     group.close()
     command = [sys.executable, "-m", "app.cli", "bench", "decode", "-m", str(model), "--budget", "1G"]
     command += ["--rows", "stock", "--cgroup", "-n", "3000", "-t", "1"]
-    bench = subprocess.Popen(command, cwd=EMBEDDED.parents[1], stdout=subprocess.DEVNULL)
+    bench = subprocess.Popen(command, cwd=EMBEDDED_MODEL.parents[1], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not (rows := [row for row in psutil.Process(bench.pid).children() if _ROW in row.cmdline()]):
         assert bench.poll() is None

@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 from families import FAMILIES, write_family
 from stacks import KINDS, assert_holds, write_stacks
-from toys import EMBEDDED, header, llama_pairs, tensor, write_llama
+from toys import header, llama_pairs, tensor, write_llama
 
 from engine.errors import ModelError
 from engine.experts import catalogue_of
+from engine.paths import EMBEDDED_MODEL
 
 
 def test_the_embedded_model() -> None:
-    catalogue = catalogue_of(EMBEDDED)
-    assert (catalogue.n_layers, catalogue.n_expert, catalogue.files) == (30, 32, (EMBEDDED,))
+    catalogue = catalogue_of(EMBEDDED_MODEL)
+    assert (catalogue.n_layers, catalogue.n_expert, catalogue.files) == (30, 32, (EMBEDDED_MODEL,))
     assert [stack.name for stack in catalogue.tensors] == [
         f"blk.{layer}.ffn_{name}_exps.weight" for layer in range(30) for name in ("gate", "up", "down")
     ]
-    assert_holds(catalogue, EMBEDDED)
+    assert_holds(catalogue, EMBEDDED_MODEL)
 
 
 @pytest.mark.parametrize("name", ["olmoe", "deepseek2-fused", "gpt-oss", "gemma4", "mellum"])

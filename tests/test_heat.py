@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toys import EMBEDDED
 
 from engine.heat import heat_file, read_heat, write_heat
 from engine.model import read_model_info
+from engine.paths import EMBEDDED_MODEL
 
 
 def test_heat_comes_back(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_nothing_fails_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 
 def test_another_model_has_another_file(tmp_path: Path) -> None:
-    info = read_model_info(EMBEDDED)
+    info = read_model_info(EMBEDDED_MODEL)
     other = replace(info, size_bytes=info.size_bytes + 1)
     assert heat_file(info, tmp_path) == heat_file(info, tmp_path)
     assert heat_file(info, tmp_path) != heat_file(other, tmp_path)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from families import FAMILIES, STATEFUL, Family, Type, write_family
-from toys import EMBEDDED, load, plan_for, write_llama
+from toys import load, plan_for, write_llama
 
 from engine.bench import main
 from engine.bench.filler import TYPES, Fill, Filler
@@ -29,6 +29,7 @@ from engine.header import BLOCKS
 from engine.loop import generate
 from engine.model import read_model_info
 from engine.native import CancelFlag, llama
+from engine.paths import EMBEDDED_MODEL
 from engine.request import Request, Sampling, Speculation
 from engine.session import Session
 
@@ -292,7 +293,7 @@ def writing(small: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     path = tmp_path / "large.gguf"
     command = [sys.executable, "-m", "app.cli", "bench", "large", "--bytes", "8G"]
     command += ["-m", str(small), "-o", str(path)]
-    run = subprocess.Popen(command, cwd=EMBEDDED.parents[1], stderr=subprocess.PIPE, text=True)
+    run = subprocess.Popen(command, cwd=EMBEDDED_MODEL.parents[1], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
     part = tmp_path / "large.gguf.part"
     while not (part.exists() and part.stat().st_size > 20e6):

@@ -14,7 +14,6 @@ import psutil
 import pytest
 from toys import (
     ARRAY,
-    EMBEDDED,
     F32,
     STRING,
     U8,
@@ -38,12 +37,13 @@ from engine.header import BLOCKS, read_layout
 from engine.loop import generate
 from engine.model import read_model_info
 from engine.native import CancelFlag, llama
+from engine.paths import EMBEDDED_MODEL
 from engine.plan import Plan
 from engine.request import Request, Sampling, Speculation
 from engine.session import Session
 
 MIB = 1 << 20
-PLAN = plan_for(EMBEDDED)
+PLAN = plan_for(EMBEDDED_MODEL)
 
 
 def refusal(path: Path, plan: Plan = PLAN) -> str:
@@ -169,7 +169,7 @@ def test_a_long_text_inside_the_file_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [24, 30, 100, 1000, 30_000, 900_000, 1_700_000, 1_780_000])
 def test_the_embedded_model_cut_inside_its_header(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "cut.gguf"
-    with EMBEDDED.open("rb") as file:
+    with EMBEDDED_MODEL.open("rb") as file:
         path.write_bytes(file.read(cut))
     assert "cut.gguf" in refusal(path)
 
@@ -234,12 +234,12 @@ def test_an_alignment_of_its_own(tmp_path: Path) -> None:
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the embedded model that may be cut shorter and shorter."""
     path = tmp_path_factory.mktemp("copy") / "copy.gguf"
-    shutil.copyfile(EMBEDDED, path)
+    shutil.copyfile(EMBEDDED_MODEL, path)
     return path
 
 
 def test_truncated_tensor_data(copy: Path) -> None:
-    size = EMBEDDED.stat().st_size
+    size = EMBEDDED_MODEL.stat().st_size
     before = psutil.Process().memory_info().rss
     os.truncate(copy, size - MIB)
     assert f"copy.gguf: {MIB:,} bytes are missing" in refusal(copy)
@@ -300,8 +300,8 @@ def split(tmp_path: Path) -> list[Path]:
 
 
 def test_how_the_weights_are_spread() -> None:
-    info = read_model_info(EMBEDDED)
-    assert info.expert_bytes == catalogue_of(EMBEDDED).expert_bytes
+    info = read_model_info(EMBEDDED_MODEL)
+    assert info.expert_bytes == catalogue_of(EMBEDDED_MODEL).expert_bytes
     assert info.largest_expert_bytes * info.n_layer * info.n_expert == info.expert_bytes  # all are alike
     assert 0 < info.tied_bytes < info.size_bytes - info.expert_bytes
 

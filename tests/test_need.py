@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from toys import EMBEDDED
 
 from engine.model import read_model_info
 from engine.need import need_of
+from engine.paths import EMBEDDED_MODEL
 from engine.plan import UBATCH
 from engine.timeline import ROWS_EXACT
 
@@ -37,12 +37,12 @@ print(json.dumps(peak_bytes()))
 
 @pytest.mark.parametrize("n_ctx", [256, 4096])
 def test_the_estimate_covers_what_is_taken_and_little_more(n_ctx: int) -> None:
-    info = read_model_info(EMBEDDED)
+    info = read_model_info(EMBEDDED_MODEL)
     need = need_of(
         info, n_ctx=n_ctx, cell_bytes=info.kv_bytes_per_token, n_ubatch=UBATCH, n_outputs=ROWS_EXACT
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-c", _WORK, str(EMBEDDED), str(n_ctx)],
+        [sys.executable, "-I", "-c", _WORK, str(EMBEDDED_MODEL), str(n_ctx)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,

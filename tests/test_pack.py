@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 from stacks import EXPERTS, assert_holds, write_stacks
-from toys import EMBEDDED, write_llama
+from toys import write_llama
 
 from engine import pack as packs
 from engine.errors import Busy, Cancelled, ModelError, S2Error
 from engine.experts import catalogue_of
 from engine.pack import PAGE, Blueprint, damaged, pack_of, part_of, places
 from engine.packing import Packing, remove
+from engine.paths import EMBEDDED_MODEL
 from engine.size import size
 
-ROOT = EMBEDDED.parents[1]
+ROOT = EMBEDDED_MODEL.parents[1]
 
 
 def silent(what: str, done: int, whole: int) -> None:
@@ -63,7 +64,7 @@ def reason(model: Path) -> str:
 
 
 def test_the_embedded_model(tmp_path: Path) -> None:
-    model = copied(EMBEDDED, tmp_path / "model.gguf")
+    model = copied(EMBEDDED_MODEL, tmp_path / "model.gguf")
     assert pack_of(model) is None
     seen: list[tuple[int, int]] = []
     place = Packing(model).write(lambda _, done, whole: seen.append((done, whole)))
@@ -277,7 +278,7 @@ Packing(Path(sys.argv[1])).write(progress)
 @pytest.fixture
 def writing(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that has written some megabytes of the embedded model's pack."""
-    model = copied(EMBEDDED, tmp_path / "model.gguf")
+    model = copied(EMBEDDED_MODEL, tmp_path / "model.gguf")
     run = subprocess.Popen(
         [sys.executable, "-c", SLOW, str(model)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )

@@ -13,7 +13,6 @@ from engine.model import read_model_info
 from engine.plan import Plan, Wishes, make_plan
 from engine.session import Session
 
-EMBEDDED = Path(__file__).parents[1] / "assets" / "smolmoe-32x8.gguf"
 MACHINE = Device(cores=1, memory_bytes=8 << 30, available_bytes=4 << 30, arch="x86_64")
 
 U8, U32, F32, STRING, ARRAY, U64 = 0, 4, 6, 8, 9, 10

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from engine.budget import Budget, parse_budget
 from engine.errors import BadRequest, S2Error
+from engine.paths import EMBEDDED_MODEL
 from engine.size import parse_size
-
-_EMBEDDED = Path(__file__).parents[2] / "assets" / "smolmoe-32x8.gguf"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_common(bench: argparse.ArgumentParser, predict: int | None = 128, predict_help: str = "") -> None:
-    bench.add_argument("-m", "--model", type=Path, default=_EMBEDDED, metavar="FILE", help="the model")
+    bench.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
     bench.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
     bench.add_argument(
         "-n",
@@ -149,7 +148,7 @@ def _add_large(large: argparse.ArgumentParser) -> None:
         help="least size of the result: 4G, 1.5G, 200M, 1T",
     )
     large.add_argument(
-        "-m", "--model", type=Path, default=_EMBEDDED, metavar="FILE", help="the MoE model to widen"
+        "-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the MoE model to widen"
     )
     large.add_argument(
         "-o",

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from decoding import MODEL, Loader
+from decoding import Loader
 
+from engine.paths import EMBEDDED_MODEL
 from engine.session import Session
 
 
@@ -20,7 +21,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def loader() -> Iterator[Loader]:
     """Opens sessions and keeps those of equal settings: loading is the slow part of a gate."""
-    loader = Loader(MODEL)
+    loader = Loader(EMBEDDED_MODEL)
     yield loader
     loader.close()
 

@@ -16,8 +16,6 @@ from engine.request import Request, Sampling, Speculation
 from engine.sampler import Sampler
 from engine.session import Session
 
-MODEL = Path(__file__).parents[2] / "assets" / "smolmoe-32x8.gguf"
-
 
 class Loader:
     """Sessions by thread count, context size and type of the KV cache, opened once."""

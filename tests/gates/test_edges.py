@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from decoding import MODEL, Loader, Script, answer, prompt_of, request
+from decoding import Loader, Script, answer, prompt_of, request
 
 from engine.chat import Message
 from engine.errors import BadRequest, ContextFull, S2Error
 from engine.events import Tokens
 from engine.loop import generate
 from engine.native import CancelFlag
+from engine.paths import EMBEDDED_MODEL
 from engine.request import Request, Sampling, Speculation
 from engine.session import Session
 
@@ -99,7 +100,7 @@ def test_a_new_chat_is_as_in_a_fresh_engine(session: Session, passage: str) -> N
     answer(session, request(prompt_of(session, passage, 900), mode="s2-exact", k=5, length=16, tokens=80))
     answer(session, request(session.tokenize_text("The sea is"), mode="s2-exact", k=5, tokens=40))
     used = answer(session, asked)
-    fresh_loader = Loader(MODEL)
+    fresh_loader = Loader(EMBEDDED_MODEL)
     try:
         fresh = answer(fresh_loader.get(threads=2), asked)
     finally:

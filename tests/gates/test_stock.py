@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from decoding import MODEL
 
 from engine.bench.decode import stock_library
+from engine.paths import EMBEDDED_MODEL
 
 
 def digests(threads: int, library: Path | None) -> list[str]:
     environment = {**os.environ, **({"LLAMA_CPP_LIB_PATH": str(library)} if library else {})}
-    command = [sys.executable, str(Path(__file__).with_name("bare.py")), str(MODEL), str(threads)]
+    command = [sys.executable, str(Path(__file__).with_name("bare.py")), str(EMBEDDED_MODEL), str(threads)]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=300)
     return result.stdout.split()
 

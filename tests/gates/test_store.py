@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decoding import MODEL, Answer, answer, prompt_of, request
+from decoding import Answer, answer, prompt_of, request
 from families import FAMILIES, write_family
 from toys import plan_for
 
@@ -17,6 +17,7 @@ from engine.errors import ModelError, S2Error
 from engine.experts import catalogue_of
 from engine.native import CancelFlag
 from engine.packing import Packing
+from engine.paths import EMBEDDED_MODEL
 from engine.session import Session
 from engine.store import METHODS, Store, StoreStats
 
@@ -27,7 +28,7 @@ FULL = (0.05, 0.1, 0.15, 0.4, 0.8, 0.95)  # shares of the experts that CI leaves
 @pytest.fixture(scope="module")
 def stored() -> Iterator[Session]:
     """The embedded model with its experts in a store, every one in memory at first."""
-    session = Session.load(MODEL, plan_for(MODEL, n_ctx=2048, n_threads=2, store=True))
+    session = Session.load(EMBEDDED_MODEL, plan_for(EMBEDDED_MODEL, n_ctx=2048, n_threads=2, store=True))
     yield session
     session.close()
 
@@ -250,11 +251,11 @@ def test_every_way_to_read_gives_the_same_text(passage: str, whole: dict[str, An
             opened.append(Store.open(catalogue, n_bytes, method=method))
             return opened[0]
 
-    plan = plan_for(MODEL, n_ctx=2048, n_threads=2, store=True)
+    plan = plan_for(EMBEDDED_MODEL, n_ctx=2048, n_threads=2, store=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine.session.Store", Chosen)
         try:
-            loaded = Session.load(MODEL, plan)
+            loaded = Session.load(EMBEDDED_MODEL, plan)
         except S2Error as error:
             pytest.skip(f"this machine cannot: {error}")
     with loaded as session:
@@ -265,8 +266,8 @@ def test_every_way_to_read_gives_the_same_text(passage: str, whole: dict[str, An
 
 
 def test_a_pack_gives_the_same_text(tmp_path: Path, passage: str, whole: dict[str, Answer]) -> None:
-    model = tmp_path / MODEL.name
-    model.symlink_to(MODEL)
+    model = tmp_path / EMBEDDED_MODEL.name
+    model.symlink_to(EMBEDDED_MODEL)
     pack = Packing(model).write(lambda *_: None)
     plan = plan_for(model, n_ctx=2048, n_threads=2, store=True)
     with Session.load(model, plan) as session:

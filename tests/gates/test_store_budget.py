@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from decoding import MODEL
 
 from engine.bench.cgroup import MemoryGroup, NotPermitted
+from engine.paths import EMBEDDED_MODEL
 
 MIB = 1 << 20
 N_CTX = 1024
@@ -29,6 +29,7 @@ from engine.events import Tokens
 from engine.loop import generate
 from engine.native import CancelFlag
 from engine.model import read_model_info
+from engine.paths import EMBEDDED_MODEL
 from engine.plan import Wishes, make_plan
 from engine.session import Session
 
@@ -53,7 +54,7 @@ print(json.dumps({
 def work(budget: int, mode: str = "ar", group: MemoryGroup | None = None) -> subprocess.CompletedProcess[str]:
     gates = Path(__file__).parent
     engine = gates.parents[1] / "engine"
-    arguments = [str(MODEL), str(budget), mode, str(N_CTX), str(engine)]
+    arguments = [str(EMBEDDED_MODEL), str(budget), mode, str(N_CTX), str(engine)]
     program = f"import sys; sys.path.insert(0, {str(gates)!r})\n{_WORK}"
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(

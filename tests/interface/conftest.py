@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from support import end_engine, paths_in, until
 
-from app.flags import DEFAULT_MODEL
 from engine.launcher import ensure_engine
-from engine.paths import Paths
+from engine.paths import EMBEDDED_MODEL, Paths
 from engine.probe import call
 
 
@@ -35,7 +34,7 @@ def served() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="s2-") as folder:
         paths = paths_in(Path(folder))
         handle = ensure_engine(paths, service=True)
-        call(handle.socket, "POST", "/load", {"model": str(DEFAULT_MODEL)})
+        call(handle.socket, "POST", "/load", {"model": str(EMBEDDED_MODEL)})
         until(lambda: call(handle.socket, "GET", "/health")["status"] == "ok")
         yield Path(folder)
         end_engine(paths)

@@ -16,9 +16,8 @@ from typing import Any
 from textual._compositor import CompositorUpdate
 
 from app.chat import ChatApp
-from app.flags import DEFAULT_MODEL
 from app.options import ChatOptions, Load
-from engine.paths import Paths
+from engine.paths import EMBEDDED_MODEL, Paths
 
 SECONDS = 60.0
 
@@ -58,7 +57,7 @@ def end_engine(paths: Paths) -> None:
 
 
 def chat(
-    paths: Paths, *, mode: str = "ar", model: Path = DEFAULT_MODEL, n_ctx: int | None = None, **request: Any
+    paths: Paths, *, mode: str = "ar", model: Path = EMBEDDED_MODEL, n_ctx: int | None = None, **request: Any
 ) -> ChatApp:
     """A chat with the model that ships; likeliest tokens and short answers unless told otherwise."""
     fields = {"temperature": 0, "max_tokens": 24, **request}

@@ -17,8 +17,8 @@ from toys import write_llama
 
 from app import exits
 from app.cli import main
-from app.flags import DEFAULT_MODEL
 from engine.pack import pack_of, part_of, places
+from engine.paths import EMBEDDED_MODEL
 
 Said = pytest.CaptureFixture[str]
 
@@ -32,7 +32,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return Path(shutil.copy2(DEFAULT_MODEL, tmp_path / "model.gguf"))
+    return Path(shutil.copy2(EMBEDDED_MODEL, tmp_path / "model.gguf"))
 
 
 def models(*words: str | Path) -> int:
@@ -50,12 +50,12 @@ def test_the_models_that_ship_and_were_made_are_listed(cache: Path, capsys: Said
     write_llama(made)
     assert models() == exits.OK
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == str(DEFAULT_MODEL)
+    assert lines[0] == str(EMBEDDED_MODEL)
     assert "84 MiB" in lines[1]
     assert lines[2] == str(made)
     assert "no experts to pack" in lines[3]
     assert models("--json") == exits.OK
-    assert [item["path"] for item in json.loads(capsys.readouterr().out)] == [str(DEFAULT_MODEL), str(made)]
+    assert [item["path"] for item in json.loads(capsys.readouterr().out)] == [str(EMBEDDED_MODEL), str(made)]
 
 
 def test_a_folder_is_listed_with_all_its_states(model: Path, tmp_path: Path, capsys: Said) -> None:
@@ -135,6 +135,7 @@ def test_a_terminal_is_asked(key: str, code: int, model: Path, home: Path) -> No
 SLOW = """
 import sys, time
 from engine import pack, packing
+from engine.paths import EMBEDDED_MODEL
 from app.cli import main
 pack._PIECE = 1 << 16
 write = packing._write_all

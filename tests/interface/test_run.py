@@ -16,8 +16,8 @@ import pytest
 from support import paths_in, until
 
 from app import exits
-from app.flags import DEFAULT_MODEL
 from engine.client import EngineClient
+from engine.paths import EMBEDDED_MODEL
 
 LONG = ("-n", "100000", "--temp", "0")  # with these prompts the likeliest answer goes on and on
 
@@ -158,7 +158,7 @@ def test_a_model_that_cannot_be_loaded(home: Path, tmp_path: Path, content: byte
 
 def test_another_model_than_others_use_is_refused(served: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
-    other.symlink_to(DEFAULT_MODEL)
+    other.symlink_to(EMBEDDED_MODEL)
     busy = start(served, "-p", "Tell me a long story.", *LONG)
     assert busy.stdout is not None
     assert busy.stdout.read(1)

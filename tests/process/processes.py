@@ -11,12 +11,10 @@ from pathlib import Path
 
 import psutil
 
-from engine.paths import Paths
-
-MODEL = Path(__file__).parents[2] / "assets" / "smolmoe-32x8.gguf"
+from engine.paths import EMBEDDED_MODEL, Paths
 
 # One thread: threads of one pass wait for each other, which takes long on a machine with other work.
-LOAD = {"model": str(MODEL), "n_ctx": 4096, "n_threads": 1}
+LOAD = {"model": str(EMBEDDED_MODEL), "n_ctx": 4096, "n_threads": 1}
 
 
 def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

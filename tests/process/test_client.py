@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from processes import MODEL, until
+from processes import until
 
 from engine import errors
 from engine.client import EngineClient
 from engine.launcher import Handle, ensure_engine
 from engine.messages import ChatChunk, Handshake, Snapshot
-from engine.paths import Paths
+from engine.paths import EMBEDDED_MODEL, Paths
 from engine.probe import call
 
 HI = [{"role": "user", "content": "Tell me about the sea."}]
@@ -73,7 +73,7 @@ async def test_telemetry_and_settings(loaded: Handle) -> None:
             assert shot.state == "ready"
             assert shot.settings.draft_length == 2
             assert shot.model is not None
-            assert shot.model.path == str(MODEL)
+            assert shot.model.path == str(EMBEDDED_MODEL)
             assert shot.plan is not None
             assert shot.plan.reasons
             break
@@ -86,13 +86,13 @@ async def test_the_own_telemetry_stream_does_not_make_the_engine_busy(engine: Ha
     async with EngineClient(engine.socket) as client, EngineClient(engine.socket) as other:
         shots = client.telemetry()
         await shots.__anext__()
-        await client.load(MODEL, n_ctx=512, n_threads=1)
+        await client.load(EMBEDDED_MODEL, n_ctx=512, n_threads=1)
         async for shot in shots:
             if shot.state == "ready":
                 break
-        await client.load(MODEL, n_ctx=768, n_threads=1)
+        await client.load(EMBEDDED_MODEL, n_ctx=768, n_threads=1)
         with pytest.raises(errors.Busy):
-            await other.load(MODEL, n_ctx=512, n_threads=1)
+            await other.load(EMBEDDED_MODEL, n_ctx=512, n_threads=1)
         async for shot in shots:
             if shot.state == "ready" and shot.model is not None and shot.model.n_ctx == 768:
                 break

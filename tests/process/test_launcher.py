@@ -13,19 +13,19 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import MODEL, is_gone, make_paths, until
+from processes import is_gone, make_paths, until
 
 from engine.death import LOG_START
 from engine.errors import EngineUnavailable
 from engine.launcher import Handle, ensure_engine, find_engine
-from engine.paths import Paths
+from engine.paths import EMBEDDED_MODEL, Paths
 from engine.probe import call
 
 STARTER = """
 import json, sys, time
 from pathlib import Path
 from engine.launcher import ensure_engine
-from engine.paths import Paths
+from engine.paths import EMBEDDED_MODEL, Paths
 run, state, then = sys.argv[1:]
 handle = ensure_engine(Paths(Path(run), Path(state), Path(state)))
 print(json.dumps([handle.hello.pid, handle.process is not None]), flush=True)
@@ -130,7 +130,7 @@ def test_a_starter_killed_before_it_could_connect_leaves_no_engine(paths: Paths)
 def test_an_engine_whose_client_is_killed_while_it_loads_leaves(paths: Paths) -> None:
     program = starter(paths, "stay")
     pid, _ = answer(program)
-    call(paths.socket, "POST", "/load", {"model": str(MODEL)})
+    call(paths.socket, "POST", "/load", {"model": str(EMBEDDED_MODEL)})
     end(program)
     until(lambda: is_gone(pid))
 

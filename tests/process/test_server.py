@@ -11,10 +11,11 @@ from typing import Any
 
 import psutil
 import pytest
-from processes import LOAD, MODEL, until
+from processes import LOAD, until
 
 from engine import errors
 from engine.launcher import Handle
+from engine.paths import EMBEDDED_MODEL
 from engine.probe import UnixConnection, call
 
 ENDLESS: dict[str, Any] = {"max_tokens": 3000, "ignore_eos": True, "temperature": 0}
@@ -90,7 +91,7 @@ def test_handshake(loaded: Handle) -> None:
 def test_model_list(loaded: Handle) -> None:
     (model,) = call(loaded.socket, "GET", "/v1/models")["data"]
     assert model["meta"]["n_ctx"] == 4096
-    assert model["meta"]["size"] == MODEL.stat().st_size
+    assert model["meta"]["size"] == EMBEDDED_MODEL.stat().st_size
 
 
 def test_a_whole_answer_and_a_streamed_one_are_the_same(loaded: Handle) -> None:
@@ -293,7 +294,7 @@ def test_telemetry_shows_the_running_request(loaded: Handle) -> None:
         assert (first["state"], first["clients"]) == ("ready", 1)
         assert first["model"]["is_moe"]
         assert {mode["name"] for mode in first["modes"]} >= {"ar", "s2-exact"}
-        assert first["rss_bytes"] > MODEL.stat().st_size // 4
+        assert first["rss_bytes"] > EMBEDDED_MODEL.stat().st_size // 4
         with stream(loaded, chat(**ENDLESS)) as opened:
             next(opened.events())
             live = next(shot for shot in seen if shot["running"] and shot["timings"]["predicted_n"] > 1)
@@ -312,7 +313,7 @@ def test_the_model_of_others_is_not_taken_away(loaded: Handle) -> None:
         next(opened.events())
         with pytest.raises(errors.Busy):
             call(loaded.socket, "POST", "/load", other)
-        for same in (LOAD, {"model": str(MODEL)}):
+        for same in (LOAD, {"model": str(EMBEDDED_MODEL)}):
             assert call(loaded.socket, "POST", "/load", same) == {"state": "ready"}
 
 
