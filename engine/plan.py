@@ -17,7 +17,7 @@ CONTEXT_DEFAULT = 8192
 CONTEXT_MIN = 64
 CONTEXT_MAX = 1 << 30  # positions are 32-bit numbers
 UBATCH = 512
-DRAFT_LENGTH = 4
+DRAFT_LENGTH = 8
 DRAFT_SHARE = 4  # k' = k/4 to begin with: the paper's Table 1 drafts with 1 to 3 of 4 to 8 experts
 
 
@@ -227,7 +227,7 @@ def _speculation(
     model: ModelInfo, wishes: Wishes, reasons: dict[str, str], notices: list[str]
 ) -> Speculation:
     mode = wishes.mode or "ar"
-    if mode in MODES and MODES[mode].drafts and not model.is_moe:
+    if mode in MODES and MODES[mode].drafters == ("self",) and not model.is_moe:
         notices.append(f"{model.name} is a dense model: nothing to draft with, it runs in ar")
         mode = "ar"
     elif not model.is_moe:

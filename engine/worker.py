@@ -157,7 +157,7 @@ class Worker(threading.Thread):
         if self._governor is not None:
             self._post(self._state.memory_changed, self._governor.wake())
         request = self._request(session, job)
-        drafts = MODES[request.speculation.mode].drafts and session.can_draft
+        drafts = session.can_rewind and bool(MODES[request.speculation.mode].drafters)
         opens = "" if request.continued else session.opens_thoughts(request.prompt)
         started = Started(len(request.prompt), request.speculation.mode if drafts else "ar", opens)
         self._flag = job.cancel.attach(CancelFlag())  # native code holds its address until the next request
