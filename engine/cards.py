@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from engine.plan import Plan
     from engine.state import EngineState
 
-_CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load", "budget", "count"]
+_CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load", "budget"]
 
 
 def handshake(state: EngineState) -> dict[str, Any]:
@@ -109,7 +109,6 @@ def _model_card(loaded: Loaded) -> dict[str, Any]:
         "n_expert": info.n_expert,
         "n_expert_used": info.n_expert_used,
         "is_moe": info.is_moe,
-        "can_switch_thoughts": loaded.can_switch_thoughts,
     }
 
 
