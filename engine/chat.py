@@ -13,6 +13,8 @@ from engine.dialect import environment
 from engine.errors import BadRequest
 from engine.vocab import Vocab
 
+_SWITCH = "enable_thinking"  # the variable by which templates let the caller choose
+
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -33,6 +35,7 @@ class ChatTemplate:
     def __init__(self, source: str, vocab: Vocab) -> None:
         self._vocab = vocab
         self._bos, self._eos = vocab.name(vocab.bos), vocab.name(vocab.eos)
+        self.can_switch_thoughts = _SWITCH in source
         self._nonce = secrets.token_hex(8)  # no one can have written it into a message
         self._marks = re.compile(rf"{self._nonce}([BE])(\d+)Q")
         try:
@@ -45,8 +48,10 @@ class ChatTemplate:
         messages: Sequence[Message],
         replies: Mapping[str, tuple[int, ...]],
         n_ctx: int | None = None,
+        *,
+        thinking: bool | None = None,
     ) -> tuple[int, ...]:
-        """The prompt that asks for the next answer.
+        """The prompt that asks for the next answer. `thinking`: None leaves it to the template.
 
         What people wrote never becomes a special token, and answers of ours (`replies`: text to the
         ids it was generated as) keep their ids, so that their KV cells can be used again. All other text is
@@ -54,14 +59,14 @@ class ChatTemplate:
         Raises BadRequest with the template's reason when it refuses the conversation, ContextFull when it is
         clear without counting that `n_ctx` tokens cannot hold it.
         """
-        text, turns = self._render(messages)
+        text, turns = self._render(messages, thinking)
         if n_ctx is not None:
             self._vocab.check_fits(text, n_ctx)
         # A template that writes its own BOS must not get a second one.
         own_bos = bool(self._bos) and text.lstrip().startswith(self._bos)
         tokens = [self._vocab.bos] if self._vocab.adds_bos and not own_bos else []
         at = 0
-        for start, end, role in self._spans(turns, text):
+        for start, end, role in self._spans(turns, text, thinking):
             apart = self._apart(text[start:end], role, replies)
             if apart is not None:
                 tokens += self._with_special(text[at:start], continues=at > 0)
@@ -69,6 +74,14 @@ class ChatTemplate:
                 at = end
         tokens += self._with_special(text[at:], continues=at > 0)
         return tuple(tokens)
+
+    def tokenize_answer(self, text: str, replies: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+        """The ids of an answer that is to go on: those it was generated as, where they are known."""
+        known = replies.get(text)
+        return known if known is not None else tuple(self._plain(text))
+
+    def _plain(self, text: str) -> list[int]:
+        return self._vocab.tokenize(text, add_special=False, parse_special=False, continues=True)
 
     def _with_special(self, text: str, *, continues: bool) -> list[int]:
         return self._vocab.tokenize(text, add_special=False, parse_special=True, continues=continues)
@@ -80,10 +93,12 @@ class ChatTemplate:
 
     def _disarmed(self, text: str) -> Sequence[int] | None:
         """`text` without special tokens, if it holds what would become one."""
-        plain = self._vocab.tokenize(text, add_special=False, parse_special=False, continues=True)
+        plain = self._plain(text)
         return plain if plain != self._with_special(text, continues=True) else None
 
-    def _spans(self, turns: Sequence[Message], text: str) -> list[tuple[int, int, str]]:
+    def _spans(
+        self, turns: Sequence[Message], text: str, thinking: bool | None
+    ) -> list[tuple[int, int, str]]:
         """(start, end, role) of each message in the rendered `text`.
 
         Searching for it would find "user" in the role's name. Marks at its ends show it, as long as the
@@ -98,7 +113,7 @@ class ChatTemplate:
                 for no, (turn, (head, body, tail)) in enumerate(zip(turns, places, strict=True))
             ]
             try:
-                rendered = self._apply(marked)
+                rendered = self._apply(marked, thinking)
             except Exception:  # the template looks into the messages and dislikes the marks
                 continue
             if self._marks.sub("", rendered) == text:
@@ -130,7 +145,7 @@ class ChatTemplate:
             text += follows
         return spans if start is None else None
 
-    def _render(self, messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+    def _render(self, messages: Sequence[Message], thinking: bool | None) -> tuple[str, Sequence[Message]]:
         """The rendered text and the turns in it; turns are reshaped only if the template insists."""
         if not messages:
             raise BadRequest("messages is empty", hint="send at least one message")
@@ -138,19 +153,21 @@ class ChatTemplate:
         for reshape in (_as_it_is, _merge_same_role, _fold_system):
             turns = reshape(messages)
             try:
-                return self._apply(turns), turns
+                return self._apply(turns, thinking), turns
             except jinja2.TemplateError as error:
                 first_refusal = first_refusal or str(error)
             except Exception as error:  # a foreign program: whatever it raises, it refuses
                 first_refusal = first_refusal or f"{type(error).__name__}: {error}"
         raise BadRequest(f"the model's chat template refuses this conversation: {first_refusal}")
 
-    def _apply(self, turns: Sequence[Message]) -> str:
+    def _apply(self, turns: Sequence[Message], thinking: bool | None) -> str:
+        switch = {} if thinking is None else {_SWITCH: thinking}
         return self._template.render(
             messages=[{"role": turn.role, "content": turn.content} for turn in turns],
             add_generation_prompt=True,
             bos_token=self._bos,
             eos_token=self._eos,
+            **switch,
         )
 
 

@@ -119,6 +119,19 @@ class EngineClient:
         async for data in self._events("POST", "/v1/completions", body):
             yield ChatChunk.from_json(data)
 
+    async def count(self, messages: Sequence[Mapping[str, str]]) -> int:
+        """Tokens of the prompt that asks for the next answer in `messages`, exactly.
+
+        Raises ContextFull when it is clear without counting that they do not fit.
+        """
+        answer = await self._call("POST", "/count", {"messages": list(messages)})
+        return int(answer["tokens"])
+
+    async def count_text(self, text: str) -> int:
+        """Tokens of `text` alone. Raises like `count`."""
+        answer = await self._call("POST", "/count", {"prompt": text})
+        return int(answer["tokens"])
+
     async def cancel(self, request_id: str) -> bool:
         """Stops that request, also while it waits in the queue. False when it is unknown or over."""
         answer = await self._call("POST", "/cancel", {"request_id": request_id})

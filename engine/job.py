@@ -41,10 +41,11 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The decode thread has taken up the request."""
+    """The decode thread has taken up the request. `opens`: the tag of thoughts its prompt ends with."""
 
     prompt_tokens: int
     mode: str
+    opens: str = ""
 
 
 Item: TypeAlias = Started | Event | S2Error
@@ -120,12 +121,20 @@ class LoadJob:
     cancel: Cancel = field(default_factory=Cancel)
 
 
+@dataclass(eq=False, slots=True)
+class CountJob:
+    """A prompt whose tokens are to be counted: between two passes, where an answer is being written."""
+
+    call: Call
+    count: asyncio.Future[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """The model that is loaded, and how. `n_ctx` is what the native context really has.
 
     `exact`: on this backend the exact modes keep their promise. `governor`: of the memory of its experts,
-    where they are read as they are needed.
+    where they are read as they are needed. `can_switch_thoughts`: requests may say whether the model thinks.
     """
 
     load: Load
@@ -135,6 +144,7 @@ class Loaded:
     exact: bool
     notices: tuple[str, ...]
     governor: MemoryGovernor | None = None
+    can_switch_thoughts: bool = False
 
 
 Job: TypeAlias = GenerateJob | LoadJob

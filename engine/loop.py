@@ -122,7 +122,10 @@ class _Answer:
         assert self.reason is not None
         text = self._text.finish()
         self._pieces.append(text)
-        self._session.remember_reply("".join(self._pieces), self._ids)
+        head = self._request.prompt[len(self._request.prompt) - self._request.continued :]
+        self._session.remember_reply(
+            self._session.vocab.text(head) + "".join(self._pieces), (*head, *self._ids)
+        )
         return Done(self.reason, text, self._timings())
 
     def close(self) -> None:

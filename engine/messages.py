@@ -49,7 +49,10 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """The loaded model. `size_bytes` counts all files of a split model, `n_ctx` is the context in use."""
+    """The loaded model. `size_bytes` counts all files of a split model, `n_ctx` is the context in use.
+
+    `can_switch_thoughts`: requests may say whether the model thinks before it answers.
+    """
 
     path: str
     name: str
@@ -60,6 +63,7 @@ class ModelCard:
     n_expert: int
     n_expert_used: int
     is_moe: bool
+    can_switch_thoughts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +164,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class ChatChunk:
-    """One piece of an answer. The last one has `finish`; `text` is always whole characters."""
+    """One piece of an answer. The last one has `finish`; `text` is always whole characters.
+
+    `reasoning`: thoughts, where the request did not ask to have them in the text.
+    """
 
     text: str = ""
+    reasoning: str = ""
     tokens: tuple[int, ...] = ()
     progress: Progress | None = None
     timings: Timings | None = None
@@ -173,8 +181,10 @@ class ChatChunk:
     def from_json(cls, body: Mapping[str, Any]) -> ChatChunk:
         choice = body["choices"][0] if body.get("choices") else {}
         end = body.get("s2") or {}
+        delta = choice.get("delta") or {}
         return cls(
-            text=(choice.get("delta") or {}).get("content") or choice.get("text") or "",
+            text=delta.get("content") or choice.get("text") or "",
+            reasoning=delta.get("reasoning_content") or "",
             tokens=tuple(body.get("tokens") or ()),
             progress=_record(Progress, body.get("prompt_progress")),
             timings=timings_from_json(body.get("timings")),

@@ -10,6 +10,7 @@ from typing import Any
 from engine.errors import S2Error
 from engine.events import OPENAI_FINISH, Done, Prefill, Timings, Tokens
 from engine.job import Item, Started
+from engine.thoughts import Thoughts
 from engine.wire import Call
 
 dumps = json.JSONEncoder(separators=(",", ":")).encode
@@ -43,6 +44,7 @@ class Reply:
         self._started = Started(prompt_tokens=0, mode="")
         self._received_at = time.monotonic()
         self._texts: list[str] = []
+        self._thoughts = Thoughts() if call.splits_thoughts else None
         self._ids: list[int] = []
         self._progress: Prefill | None = None
         self.timings: Timings | None = None
@@ -64,6 +66,8 @@ class Reply:
                 self._progress = item
             elif isinstance(item, Started):
                 self._started = item
+                if self._call.prompt is None and item.opens:
+                    self._texts.append(item.opens)
             elif isinstance(item, Done):
                 self._texts.append(item.text)
                 self.timings = item.timings
@@ -85,9 +89,9 @@ class Reply:
                     event(self._chunk({}) | {"prompt_progress": self._progress_object(self._progress)})
                 )
             self._progress = None
-        text = "".join(self._texts)
-        if text or (self._ids and (self._call.return_tokens or self._call.timings_per_token)):
-            found.append(event(self._chunk({"content": text}) | self._extras()))
+        delta = self._delta_of("".join(self._texts))
+        if any(delta.values()) or (self._ids and (self._call.return_tokens or self._call.timings_per_token)):
+            found.append(event(self._chunk(delta) | self._extras()))
         self._texts.clear()
         self._ids.clear()
         if self.error is not None:
@@ -100,8 +104,8 @@ class Reply:
         """The answer as one object, once `done` is there."""
         done = self.done
         assert done is not None
-        text = "".join(self._texts)
-        answer: dict[str, Any] = {**self._head, "choices": [self._whole_choice(text, done)]}
+        delta = self._delta_of("".join(self._texts))
+        answer: dict[str, Any] = {**self._head, "choices": [self._whole_choice(delta, done)]}
         answer |= {"usage": self._usage(done.timings), **self._end(done)}
         return answer | ({"tokens": self._ids} if self._call.return_tokens else {})
 
@@ -125,8 +129,18 @@ class Reply:
     def _text(delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
         return {"index": 0, "text": delta.get("content", ""), "logprobs": None, "finish_reason": finish}
 
-    def _whole_choice(self, text: str, done: Done) -> dict[str, Any]:
-        choice = self._content({"content": text}, OPENAI_FINISH[done.reason])
+    def _delta_of(self, text: str) -> dict[str, Any]:
+        """`text` as a chunk has it, thoughts apart from the answer."""
+        if self._thoughts is None:
+            return {"content": text}
+        pieces = [self._thoughts.feed(text)]
+        if self.ended:
+            pieces.append(self._thoughts.close())
+        thought, content = ("".join(part) for part in zip(*pieces, strict=True))
+        return {"content": content} | ({"reasoning_content": thought} if thought else {})
+
+    def _whole_choice(self, delta: dict[str, Any], done: Done) -> dict[str, Any]:
+        choice = self._content(delta, OPENAI_FINISH[done.reason])
         if "delta" in choice:
             choice["message"] = {"role": "assistant", **choice.pop("delta")}
         return choice

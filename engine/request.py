@@ -82,7 +82,10 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`prompt` token ids; `max_tokens` None means until the model ends or the context is full."""
+    """`prompt` token ids; `max_tokens` None means until the model ends or the context is full.
+
+    `continued`: how many tokens at the end of the prompt are the answer's own beginning.
+    """
 
     prompt: tuple[int, ...]
     sampling: Sampling = field(default_factory=Sampling)
@@ -90,6 +93,7 @@ class Request:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    continued: int = 0
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:

@@ -17,7 +17,14 @@ from engine.fields import Fields
 from engine.messages import CLIENT_HEADER
 from engine.serving import answer, error_answer, read_object
 from engine.telemetry import TelemetryResponse
-from engine.wire import parse_budget_change, parse_chat, parse_completion, parse_load, parse_settings
+from engine.wire import (
+    parse_budget_change,
+    parse_chat,
+    parse_completion,
+    parse_count,
+    parse_load,
+    parse_settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +47,7 @@ def create_app(state: EngineState) -> Starlette:
             Route("/v1/models", calls.models),
             Route("/v1/chat/completions", calls.chat, methods=["POST"]),
             Route("/v1/completions", calls.completion, methods=["POST"]),
+            Route("/count", calls.count, methods=["POST"]),
             Route("/cancel", calls.cancel, methods=["POST"]),
             Route("/settings", calls.settings, methods=["GET", "POST"]),
             Route("/budget", calls.budget, methods=["GET", "POST"]),
@@ -79,6 +87,12 @@ class Calls:
 
     async def completion(self, request: Request) -> Response:
         return await self._generate(request, parse_completion)
+
+    async def count(self, request: Request) -> Response:
+        call = parse_count(await read_object(request))
+        loaded = self._state.loaded
+        tokens = await self._state.count(call)
+        return answer({"tokens": tokens, "n_ctx": 0 if loaded is None else loaded.n_ctx})
 
     async def cancel(self, request: Request) -> Response:
         name = Fields(await read_object(request)).text("request_id")

@@ -21,12 +21,14 @@ from engine.pack import pack_of
 from engine.plan import Plan
 from engine.size import size
 from engine.store import Store
+from engine.thoughts import opens_thoughts
 from engine.threads import ThreadGovernor
 from engine.timeline import ROWS_EXACT, Timeline
 from engine.vocab import Vocab
 
 _REPLIES_KEPT = 256  # answers whose token ids are remembered, so that their KV cells are found again
 _GGML_TYPES = {"f16": 1, "q8_0": 8}  # enum ggml_type
+_TAG_TOKENS = 12  # more than any tag of thoughts takes
 _LOAD_WITHOUT_MAPPING = 0  # enum llama_load_mode
 _RESERVE = 32 << 20  # bytes: what the process still grows by when it works
 _DECODE_NO_ROOM, _DECODE_ABORTED = 1, 2  # return values of llama_decode
@@ -108,9 +110,41 @@ class Session:
 
     # --- prompts
 
-    def tokenize_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The prompt for the next answer in `messages`, by the model's chat template."""
-        return self._template.tokenize(messages, self._replies, self.n_ctx)
+    def tokenize_chat(self, messages: Sequence[Message], *, thinking: bool | None = None) -> tuple[int, ...]:
+        """The prompt for the next answer in `messages`, by the model's chat template.
+
+        `thinking`: whether the model thinks first, where the template lets one choose; None is its default.
+        """
+        if thinking is not None and not self.can_switch_thoughts:
+            raise BadRequest("the model's chat template has no switch for thinking", hint="leave it out")
+        return self._template.tokenize(messages, self._replies, self.n_ctx, thinking=thinking)
+
+    def tokenize_continued(
+        self, messages: Sequence[Message], *, thinking: bool | None = None
+    ) -> tuple[tuple[int, ...], int]:
+        """The prompt that lets the last of `messages`, an answer, go on; how many of its tokens are the answer.
+
+        An answer this session gave keeps its ids, so that it goes on as if it had never ended.
+        """
+        *before, last = messages
+        if last.role != "assistant":
+            raise BadRequest("the last message is no answer that could go on")
+        prompt = self.tokenize_chat(before, thinking=thinking)
+        opened = self.opens_thoughts(prompt)
+        text = last.content
+        # The template has written the tag already that this answer begins with.
+        answer = self._template.tokenize_answer(text.removeprefix(opened) if opened else text, self._replies)
+        return prompt + answer, len(answer)
+
+    def opens_thoughts(self, prompt: Sequence[int]) -> str:
+        """The tag of thoughts, and white space behind it, that `prompt` ends with; "" for none."""
+        tail = prompt[-_TAG_TOKENS:]
+        return opens_thoughts("".join(self.vocab.text((t,)) or self.vocab.name(t) for t in tail))
+
+    @property
+    def can_switch_thoughts(self) -> bool:
+        """Whether the chat template lets the caller choose if the model thinks first."""
+        return self._template.can_switch_thoughts
 
     def tokenize_text(self, text: str) -> tuple[int, ...]:
         """`text` as it stands, special tokens in it included."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import BadRequest, Busy, EngineUnavailable
 from engine.events import Done, Timings
-from engine.job import GenerateJob, Loaded, LoadJob, Mailbox
+from engine.job import CountJob, GenerateJob, Loaded, LoadJob, Mailbox
 from engine.messages import State
 from engine.request import Speculation
 from engine.worker import Worker
@@ -94,6 +94,14 @@ class EngineState:
         self.worker.submit(job)
         self.touch()
         return job
+
+    async def count(self, call: Call) -> int:
+        """Tokens of the prompt that `call` makes. Raises as a request for an answer would."""
+        if self.state != "ready":
+            raise EngineUnavailable("no model is loaded")
+        job = CountJob(call, asyncio.get_running_loop().create_future())
+        self.worker.submit_count(job)
+        return await job.count
 
     def finish(self, job: GenerateJob) -> None:
         job.cancel.set()

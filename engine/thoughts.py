@@ -77,7 +77,7 @@ class Thoughts:
 
 
 def split(text: str) -> tuple[str, str]:
-    """The thoughts and the answer of a whole `text`; where it has thoughts, both without white space around."""
+    """The thoughts and the answer of a whole `text`, without the white space around where it has both."""
     thoughts = Thoughts()
     pieces = (thoughts.feed(text), thoughts.close())
     thought, answer = ("".join(part) for part in zip(*pieces, strict=True))

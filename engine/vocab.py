@@ -7,6 +7,7 @@ from functools import cached_property
 
 from engine.errors import ContextFull, NativeError
 from engine.native import llama
+from engine.thoughts import is_tag
 
 _PIECE_BYTES = 256
 
@@ -63,7 +64,7 @@ class Vocab:
         return max(1, *(len(get(self._vocab, token)) for token in range(len(self))))
 
     def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; empty for control tokens."""
+        """The bytes a token stands for; empty for control tokens but the tags of thoughts."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._read_piece(token)
@@ -108,6 +109,8 @@ class Vocab:
 
     def _read_piece(self, token: int) -> bytes:
         size = self._llama.llama_token_to_piece(self._vocab, token, self._buffer, _PIECE_BYTES, 0, False)
+        if size == 0 and is_tag(name := self.name(token)):
+            return name.encode()  # a control token in some vocabularies; without it thoughts have no end
         if size < 0:
             buffer = ctypes.create_string_buffer(-size)
             size = self._llama.llama_token_to_piece(self._vocab, token, buffer, -size, 0, False)

@@ -21,7 +21,7 @@ _UNSUPPORTED: dict[str, tuple[object, ...]] = {
         (
             *("tools", "functions", "logprobs", "top_logprobs", "logit_bias", "grammar", "json_schema"),
             *("audio", "prediction", "suffix", "echo", "n_probs", "mirostat", "dry_multiplier"),
-            *("xtc_probability", "dynatemp_range", "chat_template_kwargs", "prefill_assistant"),
+            *("xtc_probability", "dynatemp_range", "prefill_assistant"),
         ),
         _NOTHING,
     ),
@@ -40,7 +40,11 @@ _SPECULATION = ("mode", "draft_experts", "draft_length")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One generation request: either `messages` as (role, content) or a raw `prompt`."""
+    """One generation request: either `messages` as (role, content) or a raw `prompt`.
+
+    `continues`: the last message is an answer that goes on. `thinking`: whether the model thinks first, None
+    for its template's default. `splits_thoughts`: thoughts are answered apart, as `reasoning_content`.
+    """
 
     messages: tuple[tuple[str, str], ...]
     prompt: str | None
@@ -55,6 +59,9 @@ class Call:
     return_progress: bool
     return_tokens: bool
     request_id: str | None
+    continues: bool = False
+    thinking: bool | None = None
+    splits_thoughts: bool = True
 
     def speculation_over(self, defaults: Speculation) -> Speculation:
         """The speculation asked for, `defaults` where the request says nothing."""
@@ -79,6 +86,11 @@ def parse_completion(body: Mapping[str, Any]) -> Call:
     if prompt is None:
         raise fields.wrong("prompt", "a string")
     return _parse_call(fields, messages=(), prompt=prompt)
+
+
+def parse_count(body: Mapping[str, Any]) -> Call:
+    """What is to be counted: `messages` or a `prompt`, as in a request for an answer."""
+    return parse_completion(body) if body.get("messages") is None else parse_chat(body)
 
 
 def parse_load(body: Mapping[str, Any]) -> Load:
@@ -142,7 +154,38 @@ def _parse_call(fields: Fields, *, messages: tuple[tuple[str, str], ...], prompt
         return_progress=fields.flag("return_progress"),
         return_tokens=fields.flag("return_tokens"),
         request_id=_request_id(fields),
+        continues=_continues(fields, messages),
+        thinking=_thinking(fields),
+        splits_thoughts=_splits_thoughts(fields),
     )
+
+
+def _continues(fields: Fields, messages: tuple[tuple[str, str], ...]) -> bool:
+    """The name is that of vLLM and of Hugging Face's templates."""
+    asked = fields.flag("continue_final_message")
+    if asked and (len(messages) < 2 or messages[-1][0] != "assistant"):
+        raise BadRequest("continue_final_message: the last message is not an answer")
+    return asked
+
+
+def _thinking(fields: Fields) -> bool | None:
+    options = fields.get("chat_template_kwargs")
+    if options is None:
+        return None
+    if not isinstance(options, dict) or not set(options) <= {"enable_thinking"}:
+        raise fields.wrong("chat_template_kwargs", "an object with enable_thinking, the only one supported")
+    value = options.get("enable_thinking")
+    if value is not None and not isinstance(value, bool):
+        raise fields.wrong("chat_template_kwargs.enable_thinking", "true or false")
+    return value
+
+
+def _splits_thoughts(fields: Fields) -> bool:
+    """llama.cpp's switch: "none" leaves the tags of thoughts in the text."""
+    value = fields.text("reasoning_format") or "auto"
+    if value not in ("auto", "deepseek", "none"):
+        raise fields.wrong("reasoning_format", "auto, deepseek or none")
+    return value != "none" and fields.get("prompt") is None
 
 
 def _refuse_unsupported(fields: Fields) -> None:

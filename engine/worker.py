@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import Cancelled, EngineUnavailable, S2Error
 from engine.events import Done, Timings
-from engine.job import GenerateJob, Loaded, LoadJob, Started
+from engine.job import CountJob, GenerateJob, Loaded, LoadJob, Started
 from engine.request import MODES, Request
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from engine.native import CancelFlag
     from engine.session import Session
     from engine.state import EngineState
+    from engine.wire import Call
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +41,19 @@ class Worker(threading.Thread):
         super().__init__(name="decode", daemon=True)
         self._loop = asyncio.get_running_loop()
         self._state = state
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | _Counts | None] = queue.SimpleQueue()
+        self._counts: queue.SimpleQueue[CountJob] = queue.SimpleQueue()
         self._session: Session | None = None
         self._flag: CancelFlag | None = None
         self._governor: MemoryGovernor | None = None
 
     def submit(self, job: Job) -> None:
         self._jobs.put(job)
+
+    def submit_count(self, job: CountJob) -> None:
+        """Counting takes milliseconds, an answer minutes: it does not wait for its turn."""
+        self._counts.put(job)
+        self._jobs.put(_COUNTS)
 
     def stop(self) -> None:
         """Lets the thread end after the job it is at, which its own `cancel` shortens."""
@@ -56,6 +63,8 @@ class Worker(threading.Thread):
         while (job := self._jobs.get()) is not None:
             if isinstance(job, LoadJob):
                 self._load(job)
+            elif isinstance(job, _Counts):
+                self._count_all()
             else:
                 self._serve(job)
 
@@ -98,6 +107,7 @@ class Worker(threading.Thread):
             session.exact,
             tuple(session.notices),
             self._governor,
+            session.can_switch_thoughts,
         )
         self._tell(self._state.load_done, job, loaded)
 
@@ -148,22 +158,20 @@ class Worker(threading.Thread):
             self._post(self._state.memory_changed, self._governor.wake())
         request = self._request(session, job)
         drafts = MODES[request.speculation.mode].drafts and session.can_draft
-        started = Started(len(request.prompt), request.speculation.mode if drafts else "ar")
+        opens = "" if request.continued else session.opens_thoughts(request.prompt)
+        started = Started(len(request.prompt), request.speculation.mode if drafts else "ar", opens)
         self._flag = job.cancel.attach(CancelFlag())  # native code holds its address until the next request
         for number, event in enumerate(generate(session, request, self._flag)):
             if number == 0:  # only now is it certain that the request is not refused
                 job.mailbox.put(started)
             job.mailbox.put(event, last=isinstance(event, Done))
+            if not self._counts.empty():
+                self._count_all()
         session.save_heat()  # now, because an engine seldom gets to say goodbye
 
     def _request(self, session: Session, job: GenerateJob) -> Request:
-        from engine.chat import Message
-
         call = job.call
-        if call.prompt is None:
-            prompt = session.tokenize_chat([Message(role, content) for role, content in call.messages])
-        else:
-            prompt = session.tokenize_text(call.prompt)
+        prompt, continued = _prompt(session, call)
         return Request(
             prompt=prompt,
             sampling=call.sampling,
@@ -171,7 +179,24 @@ class Worker(threading.Thread):
             max_tokens=call.max_tokens,
             stop=call.stop,
             ignore_eos=call.ignore_eos,
+            continued=continued,
         )
+
+    def _count_all(self) -> None:
+        """Counts the tokens of every prompt that waits for it."""
+        while not self._counts.empty():
+            job = self._counts.get()
+            answer: int | S2Error
+            try:
+                if self._session is None:
+                    raise EngineUnavailable("no model is loaded")
+                answer = len(_prompt(self._session, job.call)[0])
+            except S2Error as error:
+                answer = error
+            except Exception as error:
+                log.exception("counting failed")
+                answer = S2Error(f"counting failed inside the engine: {error!r}")
+            self._post(_answer_count, job, answer)
 
     def _post(self, change: Callable[..., None], *values: Any) -> None:
         """Applies a change to the state on the event loop, soon."""
@@ -188,6 +213,34 @@ class Worker(threading.Thread):
 
         self._post(apply)
         applied.wait(10)
+
+
+class _Counts:
+    """Wakes the thread to look for prompts that are to be counted."""
+
+
+_COUNTS = _Counts()
+
+
+def _answer_count(job: CountJob, answer: int | S2Error) -> None:
+    if job.count.done():  # nobody waits any more
+        return
+    if isinstance(answer, int):
+        job.count.set_result(answer)
+    else:
+        job.count.set_exception(answer)
+
+
+def _prompt(session: Session, call: Call) -> tuple[tuple[int, ...], int]:
+    """The prompt of `call`, and how many tokens at its end are the beginning of the answer."""
+    from engine.chat import Message
+
+    if call.prompt is not None:
+        return session.tokenize_text(call.prompt), 0
+    messages = [Message(role, content) for role, content in call.messages]
+    if call.continues:
+        return session.tokenize_continued(messages, thinking=call.thinking)
+    return session.tokenize_chat(messages, thinking=call.thinking), 0
 
 
 def _governor_of(session: Session) -> MemoryGovernor | None:
