@@ -75,6 +75,11 @@ def heat_cache() -> Path:
     return Path(platformdirs.user_cache_path(_APP)) / "heat"
 
 
+def speeds_cache() -> Path:
+    """Where it is kept how fast this machine's disks and memory are."""
+    return Path(platformdirs.user_cache_path(_APP)) / "speeds.json"
+
+
 def private_dir(path: Path) -> Path:
     """Makes `path` a folder only this user can enter, and returns it."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
