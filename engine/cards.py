@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from engine.plan import Plan
     from engine.state import EngineState
 
-_CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load", "budget"]
+_CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load", "budget", "count"]
 
 
 def handshake(state: EngineState) -> dict[str, Any]:
