@@ -66,7 +66,7 @@ def read_model_info(path: Path) -> ModelInfo:
     name = header.get("general.name")
     info = ModelInfo(
         path=files[0],
-        name=name if isinstance(name, str) and name.strip() else files[0].stem,
+        name=name if isinstance(name, str) and name.strip() else stem_of(files[0]),
         arch=arch,
         size_bytes=sum(file.stat().st_size for file in files),
         n_layer=_number(header, f"{arch}.block_count", 0),
@@ -125,6 +125,12 @@ def files_of(path: Path) -> list[Path]:
         if not file.is_file():
             raise ModelError(f"{file}: missing from its split set of {count}", hint="fetch that file too")
     return files
+
+
+def stem_of(path: Path) -> str:
+    """The name of the model's file without its ending; that of a split set without the file's number."""
+    match = _SPLIT_NAME.match(path.name)
+    return match["stem"] if match is not None else path.stem
 
 
 def _number(header: dict[str, Value], key: str, default: int) -> int:
