@@ -30,7 +30,7 @@ class SelfDraft:
         self._session = session
         self._experts = request.speculation.draft_experts
         self._ends = not request.ignore_eos
-        self._sampler = Sampler(request.sampling, session.vocab, ignore_eos=request.ignore_eos)
+        self._sampler = Sampler.of(request, session.vocab)
 
     def propose(self, root: int, length: int, target: Sampler) -> list[int]:
         session, drafts, token = self._session, list[int](), root
