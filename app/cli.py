@@ -8,11 +8,17 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app import exits
 from app.flags import FLAGS, add_flags, text
+from app.text import clean
 from engine import __version__
 from engine.errors import S2Error
+from engine.paths import settings_file
+
+if TYPE_CHECKING:
+    from app.settings import Settings
 
 _EPILOG = f"""\
 Without a command the chat opens. `s2chat COMMAND --help` shows a command's flags.
@@ -144,13 +150,24 @@ def _new_parser(
 def _chat(arguments: argparse.Namespace) -> int:
     from app.open import open_chat
 
-    return open_chat(arguments)
+    return open_chat(arguments, _settings_over(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from app.run import run
 
+    for warning in _settings_over(arguments).warnings:
+        print(f"s2chat: {clean(warning)}", file=sys.stderr)
     return run(arguments)
+
+
+def _settings_over(arguments: argparse.Namespace) -> Settings:
+    """The settings, after what the command line left open is set to them."""
+    from app.settings import read_settings
+
+    settings = read_settings(settings_file())
+    settings.fill(arguments)
+    return settings
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -9,10 +9,11 @@ import sys
 from app import exits, terminal
 from app.flags import fields_for, model_of
 from app.options import ChatOptions, Load
+from app.settings import Settings
 from engine.paths import Paths
 
 
-def open_chat(arguments: argparse.Namespace) -> int:
+def open_chat(arguments: argparse.Namespace, settings: Settings) -> int:
     if not terminal.is_interactive():
         print("s2chat: the chat needs a terminal for input and output", file=sys.stderr)
         print("hint: `s2chat run` answers one prompt and works in pipes", file=sys.stderr)
@@ -26,6 +27,7 @@ def open_chat(arguments: argparse.Namespace) -> int:
         mode=request.pop("mode", ""),
         request=request,
         system=arguments.system or "",
+        settings=settings,
     )
     app = ChatApp(Paths.default(), options)
     try:

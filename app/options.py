@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.settings import Settings
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -27,3 +29,4 @@ class ChatOptions:
     mode: str = ""
     request: Mapping[str, Any] = field(default_factory=dict)
     system: str = ""
+    settings: Settings = field(default_factory=Settings)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from engine.device import Device
 from engine.errors import BadRequest
 from engine.need import Need
 from engine.size import parse_size, size
@@ -14,9 +15,11 @@ _SHARE = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,9})?) ?%")
 _HINT = "write 3G or 1500M, 25% of the model's files, or max for no limit"
 _LIMIT_BYTES = 1 << 50
 
-#: What the rest of the machine keeps when nobody names a budget: a part of what is free, at least so much.
-_RESERVE_PART = 10
-_RESERVE_BYTES = 256 << 20
+#: What the rest of the machine keeps when nobody names a budget: at least so many bytes, or a part of all.
+_RESERVE_DESKTOP = (1536 << 20, 0.10)
+_RESERVE_JETSON = (768 << 20, 0.08)  # boards seldom run more than one program
+_RESERVE_GROUP = (256 << 20, 0.10)  # of what a cgroup leaves: the group is ours
+_RESERVE_MOST_PART = 4  # of what is free, or a small machine would run nothing
 _DOUBT = 0.05
 
 
@@ -41,12 +44,16 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What came of it. `count_bytes` 0: no limit. `store`: experts are read from disk as they are needed."""
+    """What came of it. `count_bytes` 0: no limit. `store`: experts are read from disk as they are needed.
+
+    `lacking`: bytes that would have to be free for the model to run well, 0 when it does.
+    """
 
     count_bytes: int
     store: bool
     reason: str
     notice: str = ""
+    lacking: int = 0
 
 
 def parse_budget(value: object) -> Budget:
@@ -67,15 +74,15 @@ def parse_budget(value: object) -> Budget:
 
 
 def allow(
-    budget: Budget, need: Need, name: str, *, model_bytes: int, available: int, can_store: bool
+    budget: Budget, need: Need, name: str, *, model_bytes: int, available: int, reserve: int, can_store: bool
 ) -> Allowance:
-    """Grants a wish. Raises BadRequest when the model cannot run with so little.
+    """Grants a wish; `reserve` is for others. Raises BadRequest when the model cannot run with so little.
 
     What is in doubt is granted: once the model is loaded its needs are known, and checked again.
     """
     count = budget.bytes_for(model_bytes)
     if not count:
-        return Allowance(0, can_store and need.whole <= _room(available), "asked for: no limit")
+        return Allowance(0, can_store and need.whole <= available - reserve, "asked for: no limit")
     least = need.least if can_store else need.whole
     if count < need.certain(whole=not can_store):
         held = "" if can_store else ", as it is held whole"
@@ -88,26 +95,32 @@ def allow(
     return Allowance(count, can_store, "asked for", notice)
 
 
-def _room(available: int) -> int:
-    """What a model may take of it without a wish; the rest is for other programs."""
-    return available - max(_RESERVE_BYTES, available // _RESERVE_PART)
+def reserve_bytes(device: Device) -> int:
+    """What is left to other programs of the memory that is free, where nobody names a budget."""
+    free = device.available_bytes
+    least, part = _RESERVE_JETSON if device.jetson else _RESERVE_DESKTOP
+    whole = device.memory_bytes
+    if device.limited:
+        (least, part), whole = _RESERVE_GROUP, free
+    return min(max(least, int(part * whole)), free // _RESERVE_MOST_PART)
 
 
-def allow_free(need: Need, *, available: int, can_store: bool) -> Allowance:
+def allow_free(need: Need, *, available: int, reserve: int, can_store: bool) -> Allowance:
     """What is best where nobody asked: no limit if everything fits, else as much as the machine can spare."""
-    room = _room(available)
-    reserve = available - room
+    room = available - reserve
     if need.whole <= room:
         return Allowance(0, can_store, "the whole model fits into memory")
     if not can_store:
-        return Allowance(0, False, "this model cannot be held in parts")
+        # Pages of its file can go and come back, so the reserve is not at stake.
+        lacking = max(0, need.whole - available)
+        return Allowance(0, False, "this model cannot be held in parts", lacking=lacking)
     least = int(need.least * (1 + _DOUBT))  # what nobody asked for must not fail for a wrong estimate
     if room < least:
         notice = (
-            f"{size(available)} are free, the model needs at least {size(least + reserve)} to run well: "
-            "close other programs, or try a smaller -c"
+            f"{size(available)} are free, {size(reserve)} of them for the rest of the machine; "
+            f"the model needs at least {size(least)} to run well"
         )
-        return Allowance(0, False, "too little memory for any budget", notice)
+        return Allowance(0, False, "too little memory for any budget", notice, least - room)
     notice = (
         f"the model needs {size(need.whole)}, {size(available)} are free: it runs within {size(room)}, "
         "experts are read from disk as they are needed"

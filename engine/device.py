@@ -1,31 +1,30 @@
-"""What this machine has, as far as the engine's limits go: cores and memory, cgroups included."""
+"""What this machine has, as far as the engine's limits and the plan go."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
+from engine.machine.cgroups import memory_limits
+from engine.machine.cpu import usable_cores
+from engine.machine.memory import meminfo
 
-_NO_LIMIT = 1 << 62  # cgroup v1 writes a number near 2^63 for "none"
-
-# What the kernel's own MemAvailable counts as free: file pages, active ones included, and slabs it can drop.
-_CACHE_V2 = ("inactive_file", "active_file", "slab_reclaimable")
-_CACHE_V1 = ("total_inactive_file", "total_active_file")
-_MEMORY_FILES = (
-    ("memory.max", "memory.current", _CACHE_V2),
-    ("memory.high", "memory.current", _CACHE_V2),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", _CACHE_V1),
-)
+if TYPE_CHECKING:
+    from engine.machine.reading import Readings
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`cores`: physical cores this process may use, whole ones of a quota. Memory in bytes.
+    """`cores`: physical cores this process may use, whole ones of a quota. Memory in bytes; speeds in bytes
+    per second, 0 where unknown.
 
-    `gpu`: the native library computes on a GPU; only it can tell.
+    `gpu`: the native library computes on a GPU; only it can tell. `limited`: a cgroup leaves less than the
+    machine has, so what is left is ours alone. `features`: instructions that matter to the kernels, as Linux
+    names them. `gpu_memory_bytes`, `gpu_free_bytes`: of its own memory, 0 where it shares the machine's: that
+    is counted once. `slowed`: why the machine runs slower now than it can, "" when it does not. `measured`:
+    names of the speeds that were measured here, not looked up.
     """
 
     cores: int
@@ -33,84 +32,77 @@ class Device:
     available_bytes: int
     arch: str
     gpu: bool = False
+    name: str = ""
+    jetson: bool = False
+    limited: bool = False
+    features: tuple[str, ...] = ()
+    memory_speed: int = 0
+    disk_speed: int = 0
+    disk_kind: str = ""
+    gpu_name: str = ""
+    gpu_memory_bytes: int = 0
+    gpu_free_bytes: int = 0
+    gpu_speed: int = 0
+    slowed: str = ""
+    measured: tuple[str, ...] = ()
 
 
 def detect(root: Path = Path("/")) -> Device:
     """Reads the machine's figures. A figure that cannot be read is left out of the minimum, never guessed."""
-    memory = psutil.virtual_memory()
-    limits = [limit for limit, _ in memory_limits(root)]
-    rooms = [max(0, limit - used) for limit, used in memory_limits(root)]
+    memory = meminfo(root)
+    limits = list(memory_limits(root))
+    room = min((max(0, limit - used) for limit, used in limits), default=None)
+    available = memory["MemAvailable"]
     return Device(
-        cores=max(1, min([_physical_cores(), *_quota_cores(root)])),
-        memory_bytes=min([memory.total, *limits]),
-        available_bytes=min([memory.available, *rooms]),
+        cores=usable_cores(root),
+        memory_bytes=min([memory["MemTotal"], *(limit for limit, _ in limits)]),
+        available_bytes=available if room is None else min(available, room),
         arch=os.uname().machine,
+        limited=room is not None and room < available,
     )
 
 
-def _physical_cores() -> int:
-    """Cores behind the CPUs this process may run on; hyper-threads add nothing to a memory-bound decode."""
-    allowed = len(os.sched_getaffinity(0))
-    physical = psutil.cpu_count(logical=False) or allowed
-    logical = psutil.cpu_count(logical=True) or allowed
-    return max(1, min(allowed, round(allowed * physical / logical)))
+def completed(device: Device, readings: Readings) -> Device:
+    """`device` with what its probes found: names, speeds, the GPU, and whether something slows it."""
+
+    def value(name: str, default: object = 0) -> object:
+        reading = readings.get(name)
+        return default if reading is None or reading.value is None else reading.value
+
+    def number(name: str) -> int:
+        found = value(name)
+        return int(found) if isinstance(found, (int, float)) else 0
+
+    jetson = "jetson.model" in readings
+    features = value("cpu.features", ())
+    names = [str(value(name, "")) for name in ("jetson.model", "system.model", "cpu.model")]
+    measured = [name for name in ("disk.read_speed", "memory.speed") if number(name)]
+    shares = jetson or bool(value("gpu.0.shared", False))
+    return replace(
+        device,
+        name=next((name for name in names if name), ""),
+        jetson=jetson,
+        features=tuple(features) if isinstance(features, (list, tuple)) else (),
+        memory_speed=number("jetson.bandwidth") or number("memory.speed"),
+        disk_speed=number("disk.read_speed"),
+        disk_kind=str(value("disk.kind", "")),
+        gpu_name=str(value("gpu.0.name", "")),
+        gpu_memory_bytes=0 if shares else number("gpu.0.memory"),
+        gpu_free_bytes=0 if shares else number("gpu.0.memory_free"),
+        gpu_speed=number("jetson.bandwidth") or number("gpu.0.bandwidth"),
+        slowed=_slowed(readings),
+        measured=tuple(measured),
+    )
 
 
-def _quota_cores(root: Path) -> Iterator[int]:
-    """Whole cores of each CPU quota above this process, cgroup v2 and v1."""
-    for group in cgroups(root, "cpu"):
-        two = _numbers(group / "cpu.max")
-        for quota_us, period_us in (
-            (two[0], two[-1]),
-            (_numbers(group / "cpu.cfs_quota_us")[0], _numbers(group / "cpu.cfs_period_us")[0]),
-        ):
-            if quota_us and period_us and quota_us > 0 and period_us > 0:
-                yield max(1, quota_us // period_us)
-
-
-def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, unreclaimable use) in bytes of each memory cgroup above this process."""
-    for group in cgroups(root, "memory"):
-        stat = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat") if " " in line)
-        for limit_name, used_name, cache_keys in _MEMORY_FILES:
-            limit, used = _numbers(group / limit_name)[0], _numbers(group / used_name)[0]
-            if limit is not None and used is not None and 0 <= limit < _NO_LIMIT:
-                cache = sum(_number(stat.get(key, "")) or 0 for key in cache_keys)
-                yield limit, max(0, used - cache)
-
-
-def cgroups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's cgroup and its ancestors, of each hierarchy that may have `controller`."""
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        mount = root / "sys/fs/cgroup"
-        if controllers:
-            if controller not in controllers.split(","):
-                continue
-            mount = mount / controller
-        group = mount / path.lstrip("/")
-        while True:
-            yield group
-            if group == mount or mount not in group.parents:
-                break
-            group = group.parent
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-def _numbers(path: Path) -> list[int | None]:
-    """The numbers of the first line, None for a word such as "max"; [None] if there is no such line."""
-    lines = _lines(path)
-    return [_number(word) for word in lines[0].split()] or [None] if lines else [None]
-
-
-def _number(word: str) -> int | None:
-    try:
-        return int(word)
-    except ValueError:
-        return None
+def _slowed(readings: Readings) -> str:
+    """In words. A power mode counts when its name promises less than all: Jetsons call that one MAXN."""
+    reasons = []
+    mode = readings.get("jetson.power_mode")
+    if mode is not None and mode.known and not str(mode.value).upper().startswith("MAXN"):
+        reasons.append(f"power mode {mode.value}")
+    if (hot := readings.get("jetson.hot")) is not None and hot.known:
+        reasons.append(f"heat at {hot.value}")
+    if (braked := readings.get("gpu.0.slowed")) is not None and braked.value:
+        reasons.append(f"the GPU's {braked.value}")
+    return ", ".join(reasons)

@@ -145,12 +145,25 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token's bytes and the natural logarithm of its probability; `top`: those of the likeliest tokens."""
+
+    piece: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
-    """What one block delivered: whole characters only, so `text` may lag behind `ids`."""
+    """What one block delivered: whole characters only, so `text` may lag behind `ids`.
+
+    `logprobs`: one of each id, where the request wants them.
+    """
 
     text: str
     ids: tuple[int, ...]
     timings: Timings
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

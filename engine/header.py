@@ -86,12 +86,14 @@ class Tensor:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where in a file things are: of each key the type of its value and where the value stands, and every
-    tensor; their data begin at `data_at`."""
+    tensor; their descriptions stand from `tensors_at` to `tensors_end`, their data begin at `data_at`."""
 
     values: dict[str, Value]
     places: dict[str, tuple[int, int]]
     tensors: tuple[Tensor, ...]
     alignment: int
+    tensors_at: int
+    tensors_end: int
     data_at: int
 
 
@@ -135,23 +137,22 @@ class _Header:
             kind = int(self._scalar("I"))
             places[key] = kind, self._at
             values[key] = self._value(kind)
+        tensors_at = self._at
         tensors = tuple(self._tensor() for _ in range(self._plausible(n_tensors, "tensors", 25)))
-        return self._checked(values, places, tensors)
-
-    def _checked(
-        self, values: dict[str, Value], places: dict[str, tuple[int, int]], tensors: tuple[Tensor, ...]
-    ) -> Layout:
-        """The layout, if the data of every tensor lies inside the file."""
         align = values.get("general.alignment")
         align = align if isinstance(align, int) and align > 0 else _ALIGNMENT
         data_at = -(-self._at // align) * align
-        end = max((tensor.offset + tensor.size for tensor in tensors), default=0)
-        missing = data_at + end - len(self._data) if tensors else 0
+        return self._checked(Layout(values, places, tensors, align, tensors_at, self._at, data_at))
+
+    def _checked(self, layout: Layout) -> Layout:
+        """The layout, if the data of every tensor lies inside the file."""
+        end = max((tensor.offset + tensor.size for tensor in layout.tensors), default=0)
+        missing = layout.data_at + end - len(self._data) if layout.tensors else 0
         if missing > 0:
             raise ModelError(
                 f"{self._path}: {missing:,} bytes are missing at its end", hint="fetch it again, to the end"
             )
-        return Layout(values, places, tensors, align, data_at)
+        return layout
 
     def _tensor(self) -> Tensor:
         """Reads one tensor's description."""

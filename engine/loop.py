@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from engine.draft import Draft, Drafter
 from engine.drafters import drafter_for
 from engine.errors import BadRequest, Cancelled, ContextFull
-from engine.events import Done, Event, FinishReason, Prefill, Timings, Tokens
+from engine.events import Done, Event, FinishReason, Prefill, Timings, TokenLogprob, Tokens
 from engine.figures import figures_since
+from engine.logprobs import logits_of, logprob_of
 from engine.native import CancelFlag
 from engine.request import MODES, Request
 from engine.sampler import Sampler
@@ -55,11 +56,12 @@ class _Answer:
     def __init__(self, session: Session, request: Request, drafter: Drafter | None) -> None:
         self._session, self._request, self._drafter = session, request, drafter
         self._text = TextStream(request.stop)
-        self._target = Sampler(request.sampling, session.vocab, ignore_eos=request.ignore_eos)
+        self._target = Sampler.of(request, session.vocab)
         self._target.accept(request.prompt)
         self._root = -1
         self._ids: list[int] = []
         self._pieces: list[str] = []
+        self._logprobs: list[TokenLogprob] = []  # of what the next event delivers
         self._started = time.perf_counter()
         self._prompt_ms = 0.0
         self._cached = 0
@@ -158,6 +160,7 @@ class _Answer:
             self.reason = "eos"
             return token
         self._ids.append(token)
+        self._note_logprob(row, token)
         self._pieces.append(self._text.push(self._session.vocab.piece(token)))
         if self._text.stopped:
             self.reason = "stop_string"
@@ -170,7 +173,16 @@ class _Answer:
     def _deliver(self, drawn: Sequence[int]) -> Tokens:
         count = len(drawn) - (self.reason == "eos")
         text = "".join(self._pieces[len(self._pieces) - count :]) if count else ""
-        return Tokens(text, tuple(self._ids[len(self._ids) - count :]) if count else (), self._timings())
+        ids = tuple(self._ids[len(self._ids) - count :]) if count else ()
+        logprobs, self._logprobs = tuple(self._logprobs), []
+        return Tokens(text, ids, self._timings(), logprobs)
+
+    def _note_logprob(self, row: int, token: int) -> None:
+        n_top = self._request.top_logprobs
+        if n_top is not None:
+            vocab = self._session.vocab
+            logits = logits_of(self._session.context, row, len(vocab))
+            self._logprobs.append(logprob_of(logits, token, n_top, vocab))
 
     def _room(self) -> int:
         """Tokens that may still be drawn: by the request's limit and by the context."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ class ModelInfo:
     `largest_expert_bytes`: one of them, all its parts, in the layer where they are largest. `tied_bytes`: the
     embedding where it serves as the output too, which a faster layout of the output makes a copy of.
     `row_bytes`: what the buffers of a pass hold for each of its rows, an estimate; `output_bytes`: for each
-    row that keeps its logits.
+    row that keeps its logits. `lookup_bytes`: the embedding where it is only looked up, a row per token.
     """
 
     path: Path
@@ -42,6 +43,8 @@ class ModelInfo:
     tied_bytes: int = 0
     row_bytes: int = 0
     output_bytes: int = 0
+    lookup_bytes: int = 0
+    n_weights: int = 0
 
     @property
     def is_moe(self) -> bool:
@@ -66,7 +69,7 @@ def read_model_info(path: Path) -> ModelInfo:
     name = header.get("general.name")
     info = ModelInfo(
         path=files[0],
-        name=name if isinstance(name, str) and name.strip() else files[0].stem,
+        name=name if isinstance(name, str) and name.strip() else stem_of(files[0]),
         arch=arch,
         size_bytes=sum(file.stat().st_size for file in files),
         n_layer=_number(header, f"{arch}.block_count", 0),
@@ -127,6 +130,12 @@ def files_of(path: Path) -> list[Path]:
     return files
 
 
+def stem_of(path: Path) -> str:
+    """The name of the model's file without its ending; that of a split set without the file's number."""
+    match = _SPLIT_NAME.match(path.name)
+    return match["stem"] if match is not None else path.stem
+
+
 def _number(header: dict[str, Value], key: str, default: int) -> int:
     """A count; the largest where layers differ. What is not a count stands as if it were absent."""
     value = header.get(key)
@@ -160,10 +169,13 @@ def _weights(layouts: Sequence[Layout]) -> dict[str, int]:
     for layer, tensor in stacks:
         by_layer[layer] = by_layer.get(layer, 0) + tensor.size // tensor.dims[2]
     tied = "token_embd.weight" in tensors and "output.weight" not in tensors
+    untied = "token_embd.weight" in tensors and not tied
     return {
         "expert_bytes": sum(tensor.size for _, tensor in stacks),
         "largest_expert_bytes": max(by_layer.values(), default=0),
         "tied_bytes": tensors["token_embd.weight"].size if tied else 0,
+        "lookup_bytes": tensors["token_embd.weight"].size if untied else 0,
+        "n_weights": sum(math.prod(tensor.dims) for tensor in tensors.values()),
     }
 
 

@@ -59,6 +59,18 @@ class Paths:
     def history(self) -> Path:
         return self.data / "history.sqlite3"
 
+    @property
+    def models(self) -> Path:
+        """Models that were downloaded."""
+        return self.data / "models"
+
+
+def settings_file() -> Path:
+    """What a person set for every start."""
+    home = os.environ.get("S2CHAT_HOME")
+    folder = Path(home).expanduser().absolute() if home else Path(platformdirs.user_config_path(_APP))
+    return folder / "settings.toml"
+
 
 def models_cache() -> Path:
     """Where models lie that were made on this machine and can be made again."""
@@ -73,6 +85,11 @@ def packs_cache() -> Path:
 def heat_cache() -> Path:
     """Where it is kept which experts of a model are used."""
     return Path(platformdirs.user_cache_path(_APP)) / "heat"
+
+
+def speeds_cache() -> Path:
+    """Where it is kept how fast this machine's disks and memory are."""
+    return Path(platformdirs.user_cache_path(_APP)) / "speeds.json"
 
 
 def private_dir(path: Path) -> Path:

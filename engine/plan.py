@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from engine.budget import Allowance, allow, allow_free, parse_budget
+from engine import seeds
+from engine.budget import Allowance, allow, allow_free, parse_budget, reserve_bytes
 from engine.device import Device
 from engine.errors import BadRequest
+from engine.forecast import Forecast, forecast
 from engine.model import ModelInfo
 from engine.need import Need, need_of
+from engine.placement import ALL, place
 from engine.request import CACHE_TYPES, MODES, Speculation
+from engine.seeds import Measured
+from engine.size import size
 from engine.timeline import ROWS_EXACT
 
 CONTEXT_DEFAULT = 8192
@@ -18,7 +24,7 @@ CONTEXT_MIN = 64
 CONTEXT_MAX = 1 << 30  # positions are 32-bit numbers
 UBATCH = 512
 DRAFT_LENGTH = 8
-DRAFT_SHARE = 4  # k' = k/4 to begin with: the paper's Table 1 drafts with 1 to 3 of 4 to 8 experts
+_CONTEXT_LEAST = 512  # that a chat is of any use with
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,9 @@ class Plan:
     0 for no limit. `store`: experts are read from disk as they are needed, all other weights stay in memory
     that is no file's; without a budget every expert has its place. `resident_bytes`: weights outside the
     routed experts, `expert_bytes`: those of the experts, as the files have them. `other_bytes`: what the
-    process takes beside experts, an estimate.
+    process takes beside experts, an estimate. `gpu_layers`: layers on the GPU, -1 to leave it to the
+    library. `cap`: experts per layer that a verify pass prefers. `obstacle`: why the model does not run well,
+    and the smallest thing that would change that.
     """
 
     n_ctx: int
@@ -66,20 +74,47 @@ class Plan:
     other_bytes: int
     speculation: Speculation
     n_outputs: int = ROWS_EXACT
+    gpu_layers: int = ALL
+    cap: int = 0
+    forecast: Forecast | None = None
+    obstacle: str = ""
     reasons: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
+    @property
+    def held_bytes(self) -> int:
+        """Of the experts, in memory."""
+        if not self.budget_bytes:
+            return 0 if self.obstacle else self.expert_bytes
+        return max(0, min(self.expert_bytes, self.budget_bytes - self.other_bytes))
 
-def make_plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
-    """Raises BadRequest when a wish makes no sense for this model."""
+    @property
+    def total_bytes(self) -> int:
+        """What the process is going to take, an estimate; with a budget no more than that."""
+        copies = self.resident_bytes + self.expert_bytes if self.repack and not self.store else 0
+        total = self.other_bytes + self.held_bytes + copies
+        return min(total, self.budget_bytes) if self.budget_bytes else total
+
+
+def make_plan(device: Device, model: ModelInfo, wishes: Wishes, measured: Measured | None = None) -> Plan:
+    """`measured`: what a calibration found for this model here; the paper's figures stand in for it.
+
+    Raises BadRequest when a wish makes no sense for this model.
+    """
     reasons: dict[str, str] = {}
     notices: list[str] = []
     cache_type = _cache_type(wishes, reasons)
-    cell_bytes = math.ceil(model.kv_bytes_per_token * CACHE_TYPES[cache_type] / CACHE_TYPES["f16"])
+    cell_bytes = _cell_bytes(model, cache_type)
     n_ctx = _context(device, model, cell_bytes, wishes, reasons, notices)
-    need = need_of(model, n_ctx=n_ctx, cell_bytes=cell_bytes, n_ubatch=UBATCH, n_outputs=ROWS_EXACT)
+    need = _need(model, n_ctx, cell_bytes)
+    placement = place(device, need, can_store=model.expert_bytes > 0 and wishes.store is not False)
+    reasons["gpu_layers"] = placement.reason
+    if placement.gpu_layers != ALL:
+        notices.append(placement.reason)
+    device = placement.device
     allowance = _allowance(device, model, need, wishes, reasons, notices)
-    return Plan(
+    obstacle = _obstacle(device, model, allowance, n_ctx, cache_type) if allowance.lacking else ""
+    plan = Plan(
         n_ctx=n_ctx,
         n_threads=_threads(device, wishes, reasons),
         threads_fixed=wishes.threads_fixed,
@@ -91,9 +126,33 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
         resident_bytes=model.size_bytes - model.expert_bytes,
         expert_bytes=model.expert_bytes,
         other_bytes=need.base,
-        speculation=_speculation(model, wishes, reasons, notices),
+        speculation=_speculation(device, model, wishes, measured, reasons, notices),
+        gpu_layers=placement.gpu_layers,
+        cap=_cap(device, model, measured, reasons),
+        obstacle=obstacle,
         reasons=reasons,
-        notices=tuple(notices),
+        notices=(*notices, obstacle) if obstacle else tuple(notices),
+    )
+    return replace(plan, forecast=_forecast(device, model, plan))
+
+
+def _need(model: ModelInfo, n_ctx: int, cell_bytes: int) -> Need:
+    return need_of(model, n_ctx=n_ctx, cell_bytes=cell_bytes, n_ubatch=UBATCH, n_outputs=ROWS_EXACT)
+
+
+def _cell_bytes(model: ModelInfo, cache_type: str) -> int:
+    return math.ceil(model.kv_bytes_per_token * CACHE_TYPES[cache_type] / CACHE_TYPES["f16"])
+
+
+def _forecast(device: Device, model: ModelInfo, plan: Plan) -> Forecast:
+    return forecast(
+        device,
+        model,
+        held_bytes=plan.held_bytes,
+        n_ctx=plan.n_ctx,
+        n_ubatch=plan.n_ubatch,
+        on_gpu=device.gpu,
+        mapped=not plan.store,
     )
 
 
@@ -123,7 +182,7 @@ def _context(
         reasons["n_ctx"] = "asked for"
         return wishes.n_ctx
     # An eighth of what is free: the weights, the user interface and the rest of the machine need theirs.
-    free = device.available_bytes
+    free = device.gpu_free_bytes if device.gpu and device.gpu_free_bytes else device.available_bytes
     if wishes.budget is not None:
         free = min(free, parse_budget(wishes.budget).bytes_for(model.size_bytes) or free)
     room = free // 8 // max(1, cell_bytes)
@@ -169,15 +228,23 @@ def _allowance(
     """The budget, and whether experts are read as they are needed."""
     able = model.expert_bytes > 0 and not device.gpu
     can_store = able and wishes.store is not False
-    free = device.available_bytes
+    free, reserve = device.available_bytes, reserve_bytes(device)
+    if device.gpu and device.gpu_free_bytes:  # placed there because it fits
+        free, reserve = device.gpu_free_bytes, 0
     if wishes.budget is None or device.gpu:
-        allowance = allow_free(need, available=free, can_store=can_store)
+        allowance = allow_free(need, available=free, reserve=reserve, can_store=can_store)
         if wishes.budget is not None:
             notices.append("a budget is kept on the CPU only: this model runs without one")
     else:
         budget = parse_budget(wishes.budget)
         allowance = allow(
-            budget, need, model.name, model_bytes=model.size_bytes, available=free, can_store=can_store
+            budget,
+            need,
+            model.name,
+            model_bytes=model.size_bytes,
+            available=free,
+            reserve=reserve,
+            can_store=can_store,
         )
     if allowance.notice:
         notices.append(allowance.notice)
@@ -195,6 +262,36 @@ def _allowance(
         else "every expert has its place"
     )
     return allowance
+
+
+def _obstacle(device: Device, model: ModelInfo, allowance: Allowance, n_ctx: int, cache_type: str) -> str:
+    """That the model does not run well, and the smallest change with which it would."""
+    can_store = model.expert_bytes > 0 and not device.gpu
+
+    def lacks(n_ctx: int, cache_type: str) -> int:
+        need = _need(model, n_ctx, _cell_bytes(model, cache_type))
+        free, reserve = device.available_bytes, reserve_bytes(device)
+        return allow_free(need, available=free, reserve=reserve, can_store=can_store).lacking
+
+    return f"{allowance.reason}: {_remedy(lacks, allowance.lacking, n_ctx, cache_type)}"
+
+
+def _remedy(lacks: Callable[[int, str], int], lacking: int, n_ctx: int, cache_type: str) -> str:
+    """`lacks`: bytes that are missing with this context and this type of its cache."""
+    smaller = [n_ctx >> halvings for halvings in range(1, 32) if n_ctx >> halvings >= _CONTEXT_LEAST]
+    kinds = [] if cache_type == "q8_0" else ["q8_0"]
+    choices = [(n_ctx, kind) for kind in kinds]
+    choices += [(count, cache_type) for count in smaller] + [
+        (count, kind) for count in smaller for kind in kinds
+    ]
+    for count, kind in choices:
+        if not lacks(count, kind):
+            flags = [f"-c {count}"] if count != n_ctx else []
+            flags += [f"--cache-type {kind}"] if kind != cache_type else []
+            return f"it would run with {' '.join(flags)}"
+    least = min([lacking, *(lacks(count, kind) for count, kind in choices)])
+    with_flags = f" and --cache-type q8_0 -c {min([n_ctx, *smaller])}" if least < lacking else ""
+    return f"{size(least)} more of free memory{with_flags} would do, or a smaller quantisation"
 
 
 def _repack(
@@ -223,8 +320,21 @@ def _repack(
     return False
 
 
+def _cap(device: Device, model: ModelInfo, measured: Measured | None, reasons: dict[str, str]) -> int:
+    if not model.is_moe:
+        return 0
+    choice = seeds.cap(model, device.slowed, measured)
+    reasons["cap"] = choice.reason
+    return choice.value
+
+
 def _speculation(
-    model: ModelInfo, wishes: Wishes, reasons: dict[str, str], notices: list[str]
+    device: Device,
+    model: ModelInfo,
+    wishes: Wishes,
+    measured: Measured | None,
+    reasons: dict[str, str],
+    notices: list[str],
 ) -> Speculation:
     mode = wishes.mode or "ar"
     if mode in MODES and MODES[mode].drafters == ("self",) and not model.is_moe:
@@ -236,13 +346,14 @@ def _speculation(
         "asked for" if mode == wishes.mode else "all experts in memory, where drafting gains nothing"
     )
     asked = wishes.draft_experts
-    experts = max(1, model.n_expert_used // DRAFT_SHARE) if asked is None else asked
+    choice = seeds.draft_experts(model, device.slowed, measured)
+    experts = choice.value if asked is None else asked
     if model.is_moe and experts > model.n_expert_used:
         raise BadRequest(
             f"{experts} draft experts, but {model.name} uses {model.n_expert_used} per token",
             hint=f"1 to {model.n_expert_used}",
         )
-    reasons["draft_experts"] = "a quarter of the model's own" if asked is None else "asked for"
+    reasons["draft_experts"] = choice.reason if asked is None else "asked for"
     length = DRAFT_LENGTH if wishes.draft_length is None else wishes.draft_length
     reasons["draft_length"] = "default" if wishes.draft_length is None else "asked for"
     return Speculation(mode=mode, draft_experts=experts, draft_length=length)

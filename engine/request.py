@@ -107,7 +107,9 @@ class Speculation:
 class Request:
     """`prompt` token ids; `max_tokens` None means until the model ends or the context is full.
 
-    `continued`: how many tokens at the end of the prompt are the answer's own beginning.
+    `continued`: how many tokens at the end of the prompt are the answer's own beginning. `grammar`: what the
+    answer may be, in llama.cpp's GBNF with `root`; "" is anything. `top_logprobs`: each token comes with its
+    logarithmic probability and those of so many of the likeliest, None without.
     """
 
     prompt: tuple[int, ...]
@@ -117,6 +119,8 @@ class Request:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     continued: int = 0
+    grammar: str = ""
+    top_logprobs: int | None = None
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:

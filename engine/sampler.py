@@ -1,4 +1,4 @@
-"""The target's sampler chain, and the copy of it that drafts."""
+"""The target's sampler chain with its grammar, and the copy of both that drafts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from engine.grammar import Candidates, Grammar
+from engine.logprobs import logits_of
 from engine.native import llama
-from engine.request import Sampling
+from engine.request import Request, Sampling
 from engine.vocab import Vocab
 
 _WINDOW = 1 << 16  # tokens the penalties look back at most
@@ -15,14 +17,19 @@ _COLD = 1e-6  # below it only the likeliest token is left, and logits divided by
 
 
 class Sampler:
-    """A llama.cpp sampler chain. Each draw advances its random state and its penalties by one token.
+    """A llama.cpp sampler chain. Each draw advances random state, penalties and grammar by one token.
 
     Two chains in the same state draw the same token from the same logits: that is what lets a draft
     agree with the target at any temperature, and what makes acceptance exact.
     """
 
-    def __init__(self, sampling: Sampling, vocab: Vocab, *, ignore_eos: bool = False) -> None:
+    def __init__(
+        self, sampling: Sampling, vocab: Vocab, *, ignore_eos: bool = False, grammar: str = ""
+    ) -> None:
         self._llama = llama()
+        self._grammar = Grammar(grammar, vocab) if grammar else None
+        self._n_vocab = len(vocab)
+        self._candidates = Candidates(self._n_vocab if grammar else 1)
         self._chain: Any = self._llama.llama_sampler_chain_init(
             self._llama.llama_sampler_chain_default_params()
         )
@@ -31,6 +38,11 @@ class Sampler:
         self._window = self._add_penalties(sampling, len(vocab))
         self._add_draw(sampling)
 
+    @classmethod
+    def of(cls, request: Request, vocab: Vocab) -> Sampler:
+        """As `request` wants it."""
+        return cls(request.sampling, vocab, ignore_eos=request.ignore_eos, grammar=request.grammar)
+
     def accept(self, tokens: Sequence[int]) -> None:
         """Tells the penalties what stood before the answer."""
         for token in tokens[-self._window :] if self._window else ():
@@ -38,16 +50,41 @@ class Sampler:
 
     def draw(self, context: Any, row: int) -> int:
         """Draws the token that follows output row `row` of the last decode call, and accepts it."""
-        return int(self._llama.llama_sampler_sample(self._chain, context, row))
+        if self._grammar is None:
+            return int(self._llama.llama_sampler_sample(self._chain, context, row))
+        return self._draw_by(self._grammar, context, row)
 
     def copy_from(self, other: Sampler) -> None:
         """Takes over the state of a chain built from the same settings."""
         self._llama.llama_sampler_copy(other._chain, self._chain)
+        if self._grammar is not None and other._grammar is not None:
+            self._grammar.copy_from(other._grammar)
 
     def close(self) -> None:
+        if self._grammar is not None:
+            self._grammar.close()
         if self._chain is not None:
             self._llama.llama_sampler_free(self._chain)
             self._chain = None
+
+    def _draw_by(self, grammar: Grammar, context: Any, row: int) -> int:
+        """Draws as if there were no grammar, which is mostly right, and among what it allows where not.
+
+        To look at every token first would cost more than the pass. What is drawn has the same distribution, and
+        each draw depends on nothing but the state and the logits, so drafts and target still agree.
+        """
+        logits = logits_of(context, row, self._n_vocab)
+        self._candidates.fill(logits)
+        self._candidates.apply(self._chain)
+        token = self._candidates.selected
+        if not grammar.allows(token):
+            self._candidates.fill(logits)
+            grammar.restrict(self._candidates)
+            self._candidates.apply(self._chain)
+            token = self._candidates.selected
+        grammar.accept(token)
+        self._llama.llama_sampler_accept(self._chain, token)
+        return token
 
     def _add(self, sampler: Any) -> None:
         self._llama.llama_sampler_chain_add(self._chain, sampler)

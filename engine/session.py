@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections import OrderedDict
@@ -24,6 +25,7 @@ from engine.memory import rss_bytes
 from engine.model import ModelInfo, read_model_info
 from engine.native import CancelFlag, Hooks, llama, log
 from engine.pack import pack_of
+from engine.placement import NONE
 from engine.plan import Plan
 from engine.prices import Load
 from engine.size import size
@@ -73,7 +75,7 @@ class Session:
         if not self.can_rewind:
             self.plan = replace(plan, speculation=replace(plan.speculation, mode="ar"))
         # GPU kernels are chosen by the number of rows, so a verify pass may round unlike plain decode.
-        self.exact = not self._llama.llama_supports_gpu_offload()
+        self.exact = plan.gpu_layers == NONE or not self._llama.llama_supports_gpu_offload()
         if not self.exact:
             self.notices.append("on a GPU the exact modes are ≈: kernels differ by width, the text may too")
         self._template = self._chat_template()
@@ -377,6 +379,9 @@ def _load_model(
     params.use_extra_bufts = plan.repack or plan.store
     if plan.store:  # pages of a mapped file are memory that no budget holds
         params.load_mode = _LOAD_WITHOUT_MAPPING
+    nowhere = (ctypes.c_void_p * 1)()  # a list that ends at once
+    if plan.gpu_layers == NONE:
+        params.devices = ctypes.addressof(nowhere)
     params.progress_callback = bindings.llama_progress_callback(progress)
     model = bindings.llama_model_load_from_file(os.fsencode(info.path), params)
     if model is None:

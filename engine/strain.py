@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from engine.device import cgroups, memory_limits
+from engine.machine.cgroups import cgroups, memory_limits
+from engine.machine.memory import waiting_for_memory
 
 _FREE_SHARE = 0.03  # of the machine's memory: less is left than its programs need for a breath
 _ROOM_SHARE = 0.0075  # of a cgroup's limit; a group made for this process alone is meant to be nearly full
@@ -47,13 +47,13 @@ def read_strain(root: Path = Path("/")) -> Strain:
     memory = psutil.virtual_memory()
     limits = [(max(0, limit - used), limit) for limit, used in memory_limits(root)]
     room, limit = min(limits, default=(None, None), key=lambda pair: pair[0] / max(1, pair[1]))
-    groups = [value for group in cgroups(root, "") for value in _waiting(group / "memory.pressure")]
+    groups = [value for group in cgroups(root, "") for value in waiting_for_memory(group / "memory.pressure")]
     return Strain(
         free=memory.available,
         memory=memory.total,
         room=room,
         limit=limit,
-        waiting=max(_waiting(root / "proc/pressure/memory"), default=None),
+        waiting=max(waiting_for_memory(root / "proc/pressure/memory"), default=None),
         group_waiting=max(groups, default=None),
         faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
     )
@@ -80,15 +80,3 @@ def spare(now: Strain) -> int:
     if now.room is not None and now.limit is not None:
         free = min(free, now.room - int(2 * _ROOM_SHARE * now.limit))
     return max(0, free)
-
-
-def _waiting(path: Path) -> Iterator[float]:
-    """avg10 of the "some" line of a pressure file."""
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-        for line in lines:
-            if line.startswith("some "):
-                values = dict(word.split("=", 1) for word in line.split()[1:])
-                yield float(values["avg10"])
-    except (OSError, ValueError, KeyError):
-        return

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from engine.errors import ContextFull, NativeError
 from engine.native import llama
@@ -80,6 +84,22 @@ class Vocab:
         if end is None:
             end = self._ends[token] = bool(self._llama.llama_vocab_is_eog(self._vocab, token))
         return end
+
+    @cached_property
+    def silent(self) -> npt.NDArray[np.bool_]:
+        """BOOL [n_vocab], read-only: control tokens that end nothing; they have no text."""
+        is_control = self._llama.llama_vocab_is_control
+        marks = np.array(
+            [bool(is_control(self._vocab, t)) and not self.is_end(t) for t in range(len(self))],
+            dtype=np.bool_,
+        )
+        marks.flags.writeable = False
+        return marks
+
+    @property
+    def handle(self) -> Any:
+        """The llama vocabulary, for samplers."""
+        return self._vocab
 
     def ends(self) -> list[int]:
         """Every token the model may end its turn with."""

@@ -307,9 +307,12 @@ STATEFUL = {
 }
 
 
-def write_family(path: Path, family: Family) -> Path:
-    """A model of `family` with random weights."""
-    writer = gguf.GGUFWriter(path, family.arch)
+def write_family(path: Path, family: Family, tensors_per_file: int = 0) -> Path:
+    """A model of `family` with random weights.
+
+    With `tensors_per_file` it becomes a split set; the first file's path is returned.
+    """
+    writer = gguf.GGUFWriter(path, family.arch, split_max_tensors=tensors_per_file)
     n_vocab = add_vocabulary(writer)
     for key, value in (_common(family) | dict(family.keys)).items():
         _add_key(writer, f"{family.arch}.{key}", value)
@@ -319,7 +322,7 @@ def write_family(path: Path, family: Family) -> Path:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return path if path.exists() else sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))[0]
 
 
 def weights(path: Path, name: str) -> Array:

@@ -27,7 +27,7 @@ from engine.bench.widen import Widening
 from engine.events import Done, Tokens
 from engine.header import BLOCKS
 from engine.loop import generate
-from engine.model import read_model_info
+from engine.model import files_of, read_model_info
 from engine.native import CancelFlag, llama
 from engine.paths import EMBEDDED_MODEL
 from engine.request import Request, Sampling, Speculation
@@ -85,13 +85,15 @@ def test_the_embedded_model_says_the_same(
     embedded: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = made(capsys, "--bytes", "200M", "-o", tmp_path / "large.gguf")
+    assert found["bytes"] == read_model_info(tmp_path / "large.gguf").size_bytes
+    assert int(str(found["bytes"])) >= 200 * MIB
+    assert found["n_ff_exp"] == Widening(tmp_path / "large.gguf").width > Widening(EMBEDDED_MODEL).width
     with load(tmp_path / "large.gguf", n_ctx=512) as large:
         for mode in ("ar", "s2-exact"):
             for temperature in (0.0, 0.8):
                 expected = answer(embedded, mode, temperature)
                 assert answer(large, mode, temperature) == expected, (mode, temperature)
                 assert len(expected[0]) == 40
-    assert found["n_ff_exp"] == 160
 
 
 def answer(session: Session, mode: str, temperature: float) -> tuple[list[int], str]:
@@ -193,6 +195,26 @@ def test_all_else_is_copied(name: str, tmp_path: Path) -> None:
             assert after.n_bytes == 3 * before.n_bytes  # from 32 neurons to 96
         else:
             assert before.data.tobytes() == after.data.tobytes()
+
+
+@pytest.mark.parametrize("name", ["deepseek", "gpt-oss"])
+def test_a_split_set_becomes_one_file(name: str, tmp_path: Path) -> None:
+    """That which its model in one file becomes, but for what is said of the set."""
+    one = write_family(tmp_path / "one.gguf", FAMILIES[name])
+    first = write_family(tmp_path / "set.gguf", FAMILIES[name], tensors_per_file=7)
+    files = files_of(first)
+    assert len(files) > 3
+    made = [widened(path, tmp_path / f"{path.stem}.wide", 2) for path in (one, files[1])]
+    assert np.array_equal(logits(made[1]), logits(first))
+    expected, found = map(gguf.GGUFReader, made)
+    told = {key: field.contents() for key, field in found.fields.items() if not key.startswith("split.")}
+    n_keys = told.pop("GGUF.kv_count")
+    assert n_keys != expected.fields["GGUF.kv_count"].contents()
+    assert told == {key: expected.fields[key].contents() for key in told}
+    assert len(expected.fields) == len(told) + 1
+    for before, after in zip(expected.tensors, found.tensors, strict=True):
+        assert (before.name, before.tensor_type) == (after.name, after.tensor_type)
+        assert before.data.tobytes() == after.data.tobytes()
 
 
 def test_real_neurons_come_first_in_each_half(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_nothing_asked_for() -> None:
     assert plan.n_ctx == CONTEXT_DEFAULT
     assert (plan.n_threads, plan.threads_fixed) == (4, False)
     assert plan.speculation.mode == "ar"
-    assert plan.speculation.draft_experts == 2
+    assert plan.speculation.draft_experts == 3
     assert plan.notices == ()
     assert plan.cache_type == "f16"
     assert set(plan.reasons) == {
@@ -55,6 +55,8 @@ def test_nothing_asked_for() -> None:
         "mode",
         "draft_experts",
         "draft_length",
+        "gpu_layers",
+        "cap",
     }
 
 
@@ -166,18 +168,18 @@ def test_all_in_memory_where_it_fits() -> None:
 
 def test_a_moe_model_larger_than_memory_gets_what_is_free_less_a_reserve() -> None:
     plan = make_plan(replace(MACHINE, available_bytes=3 * GB // 2), MOE, Wishes())
-    assert plan.budget_bytes == 3 * GB // 2 - (256 << 20)
+    assert plan.budget_bytes == 3 * GB // 2 - 3 * GB // 8, "a quarter of little memory"
     assert plan.store
     assert plan.repack, "without a second copy"
-    assert "256 MiB for the rest" in plan.reasons["budget_bytes"]
+    assert "358 MiB for the rest" in plan.reasons["budget_bytes"]
     (notice,) = plan.notices
     assert "experts are read from disk" in notice
     large = make_plan(
-        replace(MACHINE, available_bytes=20 * GB),
+        replace(MACHINE, memory_bytes=24 * GB, available_bytes=20 * GB),
         replace(MOE, size_bytes=30 * GB, expert_bytes=28 * GB),
         Wishes(),
     )
-    assert large.budget_bytes == 18 * GB
+    assert large.budget_bytes == 20 * GB - 24 * GB // 10
 
 
 def test_the_limit_is_where_the_whole_no_longer_fits() -> None:
@@ -266,8 +268,9 @@ def test_a_copy_of_the_embedding_counts() -> None:
 
 def test_no_store_on_a_gpu_nor_for_experts_that_are_not_stacked() -> None:
     tight = replace(MACHINE, available_bytes=GB)
-    for device, model in ((replace(tight, gpu=True), MOE), (tight, replace(MOE, expert_bytes=0))):
-        assert not make_plan(device, model, Wishes()).store
+    for device, model in ((replace(MACHINE, gpu=True), MOE), (tight, replace(MOE, expert_bytes=0))):
+        plan = make_plan(device, model, Wishes())
+        assert (plan.store, plan.gpu_layers) == (False, -1)
         assert not make_plan(device, model, Wishes(store=True)).store
     plan = make_plan(replace(MACHINE, gpu=True), MOE, Wishes(budget="1G"))
     assert plan.budget_bytes == 0

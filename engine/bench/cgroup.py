@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from engine.device import cgroups
+from engine.machine.cgroups import cgroups
 from engine.errors import S2Error
 
 _ENTER = 'echo $$ > "$0" && exec "$@"'

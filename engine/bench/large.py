@@ -18,6 +18,7 @@ from typing import BinaryIO
 from engine.bench.interrupt import interruptible
 from engine.bench.widen import Widened, Widening
 from engine.errors import BadRequest, Busy, Cancelled, S2Error
+from engine.model import files_of, stem_of
 from engine.paths import models_cache
 
 _FORMAT = 1  # goes up when the same size and seed give other bytes
@@ -42,10 +43,11 @@ def run(args: Namespace) -> None:
 
 def _cached(source: Path, size: int, seed: int) -> Path:
     digest = hashlib.sha256(f"{_FORMAT} {size} {seed} ".encode())
-    with source.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return models_cache() / f"{source.stem}-{size}-{digest.hexdigest()[:16]}.gguf"
+    for path in files_of(source):
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    return models_cache() / f"{stem_of(source)}-{size}-{digest.hexdigest()[:16]}.gguf"
 
 
 def _make(widened: Widened, path: Path, seed: int) -> None:

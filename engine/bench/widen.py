@@ -13,7 +13,8 @@ Every sum is then over the same numbers and some zeros. Where the old width fill
 blocks at most, 64 numbers for F32 and BF16) its bits are the same too; what is left over, kernels may round
 differently.
 
-In the header only numbers change, so it keeps its length: it is copied and written over.
+In the header only numbers change: it is copied and written over. A split set becomes one file: the first
+file's header, with the descriptions of the others' tensors behind those of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -31,7 +32,7 @@ import numpy as np
 from engine.bench.filler import TYPES, Bytes, Fill, Filler
 from engine.errors import BadRequest, ModelError
 from engine.header import ARRAY, BLOCKS, SCALARS, Layout, Tensor, read_layout
-from engine.model import read_model_info
+from engine.model import files_of, read_model_info
 
 _WIDENED = re.compile(r"blk\.\d+\.ffn_(gate|up|gate_up|down)_(exps|shexp)\.(weight|bias)")
 _DENSE_DOWN = re.compile(r"blk\.\d+\.ffn_down\.weight")
@@ -41,13 +42,26 @@ _ONE_WIDTH = frozenset(
     | {"llama", "minicpm", "minimax-01", "mistral3", "nomic-bert-moe", "olmoe", "phimoe", "refact"}
 )
 _LEAST_STEP = 32  # neurons: the block of quantised hidden values where `down` has a type without blocks
+_N_FILES = "split.count"
+_N_TENSORS_AT = 8  # where a header says how many there are
 _CHUNK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A file of the model that is widened. In the result's header the descriptions of its tensors stand
+    `moved` bytes further on than in its own."""
+
+    path: Path
+    layout: Layout
+    moved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A tensor of the result: `count` runs of bytes of the source, `added` bytes behind each."""
 
+    source: Source
     tensor: Tensor
     dims: tuple[int, ...]
     run: int
@@ -65,16 +79,25 @@ class Part:
 class Widened:
     """A model to be written: its parts in the order of their data, and the header's new values."""
 
-    source: Path
-    layout: Layout
+    sources: tuple[Source, ...]
     parts: tuple[Part, ...]
     values: dict[str, tuple[int, int]]  # of each key the old number and the new one
     n_ff_exp: int
 
     @property
+    def alignment(self) -> int:
+        return self.sources[0].layout.alignment
+
+    @property
+    def data_at(self) -> int:
+        """Where the data of the first tensor begin."""
+        last = self.sources[-1]
+        return _aligned(last.layout.tensors_end + last.moved, self.alignment)
+
+    @property
     def size(self) -> int:
         last = self.parts[-1]
-        return self.layout.data_at + _aligned(last.offset + last.size, self.layout.alignment)
+        return self.data_at + _aligned(last.offset + last.size, self.alignment)
 
     @property
     def experts_size(self) -> int:
@@ -83,43 +106,48 @@ class Widened:
 
     def write(self, file: BinaryIO, seed: int, progress: Callable[[int], None]) -> None:
         """Writes the model; `progress` hears how many bytes there are so far."""
-        source = np.memmap(self.source, dtype=np.uint8, mode="r")
-        file.write(self._header(source))
+        data = {source: np.memmap(source.path, dtype=np.uint8, mode="r") for source in self.sources}
+        file.write(self._header(data))
         for part in self.parts:
-            _pad(file, self.layout.data_at + part.offset)
-            start = self.layout.data_at + part.tensor.offset
-            for chunk in _chunks(part, source[start : start + part.tensor.size], seed):
+            _pad(file, self.data_at + part.offset)
+            start = part.source.layout.data_at + part.tensor.offset
+            for chunk in _chunks(part, data[part.source][start : start + part.tensor.size], seed):
                 file.write(chunk.data)
                 progress(file.tell())
         _pad(file, self.size)
 
-    def _header(self, source: Bytes) -> bytearray:
-        header = bytearray(source[: self.layout.data_at].tobytes())
+    def _header(self, data: Mapping[Source, Bytes]) -> bytearray:
+        first = self.sources[0]
+        header = bytearray(data[first][: first.layout.tensors_at].tobytes())
+        for source in self.sources:
+            header += data[source][source.layout.tensors_at : source.layout.tensors_end].tobytes()
+        struct.pack_into("<Q", header, _N_TENSORS_AT, len(self.parts))
         for key, (old, new) in self.values.items():
-            _overwrite(header, self.layout.places[key], old, new)
+            _overwrite(header, first.layout.places[key], old, new)
         for part in self.parts:
-            n_dims = len(part.dims)
-            struct.pack_into(f"<{n_dims}Q", header, part.tensor.at + 4, *part.dims)
-            struct.pack_into("<Q", header, part.tensor.at + 4 + 8 * n_dims + 4, part.offset)
+            n_dims, at = len(part.dims), part.tensor.at + part.source.moved
+            struct.pack_into(f"<{n_dims}Q", header, at + 4, *part.dims)
+            struct.pack_into("<Q", header, at + 4 + 8 * n_dims + 4, part.offset)
         return header
 
 
 class Widening:
-    """A MoE model that can be widened. Raises ModelError for one that cannot."""
+    """A MoE model that can be widened; any file of a split set stands for it. Raises ModelError for one that
+    cannot."""
 
     def __init__(self, path: Path) -> None:
         info = read_model_info(path)
-        self._path, self._arch = path, info.arch
-        self._layout = read_layout(path)
+        self._path, self._arch, self._size = path, info.arch, info.size_bytes
+        self._sources = _sources(files_of(path))
+        self._header = self._sources[0].layout.values
+        self._tensors = tuple(tensor for source in self._sources for tensor in source.layout.tensors)
         self._named = {
             tensor.name: match
-            for tensor in self._layout.tensors
+            for tensor in self._tensors
             if (match := _WIDENED.fullmatch(tensor.name)) is not None
         }
         if not info.is_moe:
             raise ModelError(f"{path}: a dense model, it has no experts to widen", hint="give an MoE model")
-        if info.size_bytes != path.stat().st_size:
-            raise ModelError(f"{path}: a split set", hint="merge it first: llama-gguf-split --merge")
         self.width = self._width_of("exps")
         self._keys = self._width_keys()
         self._shared = self._shared_width()
@@ -127,9 +155,10 @@ class Widening:
 
     def reaching(self, size: int) -> Widened:
         """The widened model of at least `size` bytes, and less than that with one step fewer."""
-        own = self._path.stat().st_size
-        if size <= own:
-            raise BadRequest(f"{self._path} itself has {own:,} bytes", hint="ask for more with --bytes")
+        if size <= self._size:
+            raise BadRequest(
+                f"{self._path} itself has {self._size:,} bytes", hint="ask for more with --bytes"
+            )
         enough = 1
         while self.by_steps(enough).size < size:
             enough *= 2
@@ -146,31 +175,34 @@ class Widening:
         """The model with `steps` blocks of neurons more in every expert."""
         width = self.width + steps * self._step
         values = dict.fromkeys(self._keys, (self.width, width))
+        if len(self._sources) > 1:
+            values[_N_FILES] = (len(self._sources), 0)  # as llama.cpp's own tool merges a set
         shared = self._shared
         if shared:
             count = -(-shared // width)
             shared, key = count * width, f"{self._arch}.expert_shared_count"
-            if key in self._layout.values:
+            if key in self._header:
                 values[key] = (self._shared // self.width, count)
-        parts, end = [], 0
-        for tensor in sorted(self._layout.tensors, key=lambda tensor: tensor.offset):
-            offset = _aligned(end, self._layout.alignment)
-            parts.append(replace(self._part(tensor, width, shared), offset=offset))
-            end = offset + parts[-1].size
-        return Widened(self._path, self._layout, tuple(parts), values, width)
+        parts, end, alignment = [], 0, self._sources[0].layout.alignment
+        for source in self._sources:
+            for tensor in sorted(source.layout.tensors, key=lambda tensor: tensor.offset):
+                offset = _aligned(end, alignment)
+                parts.append(replace(self._part(source, tensor, width, shared), offset=offset))
+                end = offset + parts[-1].size
+        return Widened(self._sources, tuple(parts), values, width)
 
-    def _part(self, tensor: Tensor, width: int, shared: int) -> Part:
+    def _part(self, source: Source, tensor: Tensor, width: int, shared: int) -> Part:
         match = self._named.get(tensor.name)
         if match is not None and match[2] == "exps":
-            return self._stretched(tensor, match, self.width, width)
+            return self._stretched(source, tensor, match, self.width, width)
         if match is not None and shared:
-            return self._stretched(tensor, match, self._shared, shared)
-        return _copied(tensor)
+            return self._stretched(source, tensor, match, self._shared, shared)
+        return _copied(source, tensor)
 
-    def _stretched(self, tensor: Tensor, match: re.Match[str], old: int, new: int) -> Part:
+    def _stretched(self, source: Source, tensor: Tensor, match: re.Match[str], old: int, new: int) -> Part:
         what, group, suffix = match.groups()
         if (what, suffix) == ("down", "bias"):
-            return _copied(tensor)
+            return _copied(source, tensor)
         in_rows = suffix == "weight" and what != "down"  # a neuron is a row here, and a column of `down`
         axis, halves = int(in_rows), 2 if what == "gate_up" else 1
         if tensor.kind not in TYPES or len(tensor.dims) <= axis or tensor.dims[axis] != halves * old:
@@ -180,7 +212,7 @@ class Widening:
         run, whole = (neurons * per_row // weights * block for neurons in (old, new))
         dims = (*tensor.dims[:axis], halves * new, *tensor.dims[axis + 1 :])
         fills = (Fill.ZERO,) if suffix == "bias" else self._fills(what, group)
-        return Part(tensor, dims, run, whole - run, tensor.size // run, fills)
+        return Part(source, tensor, dims, run, whole - run, tensor.size // run, fills)
 
     def _fills(self, what: str, group: str) -> tuple[Fill, ...]:
         if what == "gate_up":
@@ -190,7 +222,7 @@ class Widening:
         return (Fill.QUIET if quiet else Fill.LOUD,)
 
     def _downs(self, group: str | None = None) -> Iterator[Tensor]:
-        for tensor in self._layout.tensors:
+        for tensor in self._tensors:
             match = self._named.get(tensor.name)
             if match is not None and (match[1], match[3]) == ("down", "weight") and group in (None, match[2]):
                 yield tensor
@@ -205,12 +237,10 @@ class Widening:
     def _width_keys(self) -> list[str]:
         """The keys that say how wide the routed experts are."""
         own, common = (f"{self._arch}.{name}feed_forward_length" for name in ("expert_", ""))
-        shares = self._arch in _ONE_WIDTH or own not in self._layout.values
+        shares = self._arch in _ONE_WIDTH or own not in self._header
         keys = [key for key in (own, common) if self._says(key, self.width) and (key == own or shares)]
         dense = any(
-            tensor.dims[0] == self.width
-            for tensor in self._layout.tensors
-            if _DENSE_DOWN.fullmatch(tensor.name)
+            tensor.dims[0] == self.width for tensor in self._tensors if _DENSE_DOWN.fullmatch(tensor.name)
         )
         if not keys or (common in keys and dense):
             raise ModelError(f"{self._path}: its header has no width for the routed experts alone")
@@ -219,18 +249,28 @@ class Widening:
     def _shared_width(self) -> int:
         """Neurons of the shared experts where they hang on the width of the routed ones, else zero."""
         width = self._width_of("shexp")
-        if width == 0 or self._layout.values.get(f"{self._arch}.expert_shared_feed_forward_length"):
+        if width == 0 or self._header.get(f"{self._arch}.expert_shared_feed_forward_length"):
             return 0
-        count = self._layout.values.get(f"{self._arch}.expert_shared_count", 1)
+        count = self._header.get(f"{self._arch}.expert_shared_count", 1)
         return width if isinstance(count, int) and width == count * self.width else 0
 
     def _says(self, key: str, number: int) -> bool:
-        value = self._layout.values.get(key)
+        value = self._header.get(key)
         return set(value) == {number} if isinstance(value, tuple) else value == number
 
 
-def _copied(tensor: Tensor) -> Part:
-    return Part(tensor, tensor.dims, tensor.size, 0, 1, ())
+def _sources(files: Sequence[Path]) -> tuple[Source, ...]:
+    found: list[Source] = []
+    end = 0  # of the descriptions, in the result
+    for file in files:
+        layout = read_layout(file)
+        found.append(Source(file, layout, moved=end - layout.tensors_at if found else 0))
+        end = layout.tensors_end + found[-1].moved
+    return tuple(found)
+
+
+def _copied(source: Source, tensor: Tensor) -> Part:
+    return Part(source, tensor, tensor.dims, tensor.size, 0, 1, ())
 
 
 def _chunks(part: Part, source: Bytes, seed: int) -> Iterator[Bytes]:

@@ -17,7 +17,8 @@ from training.head import summary
 from training.progress import Progress, say
 from training.shelf import TEXT, Shelf
 from training.trunk import Trunk, places
-from training.writing import Talk, Writer, talk_of
+from training.writers import Order, write_all
+from training.writing import talk_of
 
 _AT_ONCE = 2048  # tokens of text in a pass
 
@@ -27,7 +28,7 @@ class Sizes:
     """How much data: conversations and text tokens (0 for all), conversations of a file, batch slots, and
     tokens of an answer."""
 
-    talks: int = 0
+    talks: int = 4096
     text_tokens: int = 0
     shard: int = 1024
     slots: int = 160
@@ -66,17 +67,13 @@ class Data:
         name = "held-out-conversations" if held_out else "conversations"
         shards = [talks[at : at + self._sizes.shard] for at in range(0, len(talks), self._sizes.shard)]
         paths = [self.folder / f"{name}-{number:03d}.npz" for number in range(len(shards))]
-        missing = [number for number, path in enumerate(paths) if not path.exists()]
-        if missing:
-            writer = Writer(trunk, min(self._sizes.slots, max(map(len, shards))), self._sizes.answer)
-            progress = Progress(name[:13], 195.0 * sum(len(shards[number]) for number in missing))
-            for number in missing:
-                self._write(writer, shards[number], number + 500 * held_out, progress).save(paths[number])
-            progress.end()
+        missing = [
+            Order(f"{name[:10]} {number}", paths[number], shard, self._seed * 1000 + number + 500 * held_out)
+            for number, shard in enumerate(shards)
+            if not paths[number].exists()
+        ]
+        write_all(trunk, missing, self._sizes.slots, self._sizes.answer)
         return Shelf.joined([Shelf.load(path) for path in paths])
-
-    def _write(self, writer: Writer, talks: Sequence[Talk], number: int, progress: Progress) -> Shelf:
-        return writer.write(talks, self._seed * 1000 + number, progress)
 
     def texts(self, trunk: Trunk, ids: dict[str, Any], *, held_out: bool) -> Shelf:
         name = "held-out-texts" if held_out else "texts"

@@ -24,7 +24,7 @@ _KEEP_EVERY = 100  # steps between checkpoints
 def train(student: Student, reader: Reader, steps: int, path: Path, done: int = 0) -> list[float]:
     """`steps` passes in all; goes on from the checkpoint at `path`. Returns what each layer misses in the
     end."""
-    optimiser = Optimiser(student, factor=2.0)
+    optimiser = Optimiser(student)
     if path.exists():
         state = checkpoint.load(path, student.trunk.device)
         done = state["step"]

@@ -8,7 +8,7 @@ import torch
 
 from training.student import Student
 
-RATE, RATE_ROUTER = 3e-4, 1e-3
+RATE, RATE_ROUTER = 6e-4, 1.5e-3
 _WARM = 0.03  # of all steps
 _LAST = 0.05  # of the highest pace
 
@@ -16,12 +16,12 @@ _LAST = 0.05  # of the highest pace
 class Optimiser:
     """Steps with the gradients that the student's weights hold."""
 
-    def __init__(self, student: Student, *, factor: float = 1.0) -> None:
+    def __init__(self, student: Student) -> None:
         named = list(student.parameters())
         parts = [
             {
                 "params": [weight for name, weight in named if (name == "router") == routers],
-                "base": base * factor,
+                "base": base,
             }
             for routers, base in ((True, RATE_ROUTER), (False, RATE))
         ]

@@ -35,7 +35,7 @@ class Trunk:
     """The teacher's weights on a device; `dtype` is the type of matrix products, sums stay F32."""
 
     def __init__(self, path: Path, device: torch.device, dtype: torch.dtype) -> None:
-        self.device, self.dtype = device, dtype
+        self.path, self.device, self.dtype = path, device, dtype
         stored = Stored(path)
 
         def load(*names: str) -> Tensor:

@@ -62,18 +62,16 @@ class Writer:
         waiting = list(reversed(talks))
         slots = [_Slot(waiting.pop()) for _ in range(min(self._n, len(waiting)))]
         done: list[_Slot] = []
-        figures: list[tuple[torch.Tensor, ...]] = []
-        count = 0
+        figures = _Figures()
         while slots:
             fed = [self._feed(slot) for slot in slots]
             logits = self._trunk.logits(self._pass(fed, [len(slot.tokens) - 1 for slot in slots]))
             ids, logp, tail = summary(logits)
             drawn = self._draw(slots, ids, logp, generator)
-            figures.append((ids.to(torch.uint16).cpu(), logp.half().cpu(), tail.half().cpu()))
+            first = figures.add(ids, logp, tail)
             for index, slot in enumerate(slots):
-                slot.rows.append(count + index)
+                slot.rows.append(first + index)
                 self._take(slot, drawn[index])
-            count += len(slots)
             progress.add(len(slots))
             self._refill(slots, waiting, done)
         return _shelf(done, figures)
@@ -166,8 +164,36 @@ def _loops(tokens: Sequence[int]) -> bool:
     return sum(last[at : at + _LOOP] == end for at in range(len(last) - _LOOP + 1)) >= _LOOPS
 
 
-def _shelf(done: Sequence[_Slot], figures: Sequence[tuple[torch.Tensor, ...]]) -> Shelf:
-    ids, logp, tail = (torch.cat(parts).numpy() for parts in zip(*figures, strict=True))
+class _Figures:
+    """The teacher's figures of all rows so far, in few large arrays: many small ones that stay, between
+    large ones that go, leave the heap in pieces, and it grew to gigabytes."""
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._ids = np.empty((1 << 15, TOP), np.uint16)
+        self._logp = np.empty((1 << 15, TOP), np.float16)
+        self._tail = np.empty(1 << 15, np.float16)
+
+    def add(self, ids: torch.Tensor, logp: torch.Tensor, tail: torch.Tensor) -> int:
+        """Takes in rows; returns the number of the first."""
+        first, end = self._n, self._n + len(ids)
+        while end > len(self._tail):
+            for name in ("_ids", "_logp", "_tail"):
+                array = getattr(self, name)
+                setattr(self, name, np.concatenate((array, np.empty_like(array))))
+        self._ids[first:end] = ids.cpu().numpy()
+        self._logp[first:end] = logp.cpu().numpy()
+        self._tail[first:end] = tail.cpu().numpy()
+        self._n = end
+        return first
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self._ids, self._logp, self._tail
+
+
+def _shelf(done: Sequence[_Slot], figures: _Figures) -> Shelf:
+    ids, logp, tail = figures.arrays
     rows = np.array([row for slot in done for row in slot.rows])
     return Shelf(
         np.array([token for slot in done for token in slot.tokens], dtype=np.uint16),

@@ -1,0 +1,63 @@
+"""All probes of this machine: those that take no time, and those that may."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from engine.machine.cpu import read_cpu
+from engine.machine.disk import read_disk
+from engine.machine.graphics import read_graphics
+from engine.machine.jetson import is_jetson, read_jetson
+from engine.machine.jtop import read_jtop
+from engine.machine.memory import read_memory
+from engine.machine.nvml import read_nvml
+from engine.machine.reading import Reading
+from engine.machine.speeds import measure, remembered
+from engine.machine.surroundings import read_surroundings
+from engine.paths import speeds_cache
+
+
+def quick(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> dict[str, Reading]:
+    """What files of the kernel say; milliseconds."""
+    return {
+        **read_surroundings(root, environment),
+        **read_cpu(root),
+        **read_memory(root),
+        **read_graphics(root),
+        **read_jetson(root),
+    }
+
+
+def of_disk(place: Path, root: Path = Path("/"), *, measured: bool = False) -> dict[str, Reading]:
+    """The disk below `place` and the speeds of this machine: remembered, or `measured` in a second."""
+    take = partial(measure, again=True) if measured else remembered
+    return {**read_disk(root, place), **take(root, place, speeds_cache())}
+
+
+def slow(root: Path = Path("/")) -> dict[str, Reading]:
+    """What libraries and services say, asked at the same time, each in a process with a deadline of seconds.
+
+    jtop is asked on a Jetson only, or where its socket is.
+    """
+    probes: list[Callable[[], dict[str, Reading]]] = [read_nvml]
+    if is_jetson(root):
+        probes.append(read_jtop)
+    found: dict[str, Reading] = {}
+    with ThreadPoolExecutor(len(probes)) as pool:
+        for readings in pool.map(lambda probe: probe(), probes):
+            found |= readings
+    return found
+
+
+def merged(*parts: Mapping[str, Reading]) -> dict[str, Reading]:
+    """Later parts over earlier ones, but never an error over a value."""
+    found: dict[str, Reading] = {}
+    for part in parts:
+        for name, reading in part.items():
+            if reading.known or name not in found:
+                found[name] = reading
+    return found
