@@ -181,8 +181,8 @@ _LEGEND = (
     "MB: read per token. hit, late: of the experts asked for, those in memory and those on their way.\n"
     "stall: ms of a token spent waiting. peak: MB, of the cgroup where there is one. disk: MB/s of a plain\n"
     "reader; wait: bytes read per time spent waiting against it. bound: what hiding reads behind arithmetic\n"
-    "can gain over -sync; gain: what it did. x ar: against plain decode; may: what drafting can gain there at\n"
-    "most by what it read. acc: drafted tokens accepted; t/pass: tokens per verify pass."
+    "can gain over -sync; gain: what it did. x ar: against plain decode; may: what drafting can gain there\n"
+    "at most by what it read. acc: drafted tokens accepted; t/pass: tokens per verify pass."
 )
 
 
