@@ -30,8 +30,18 @@ environment:
   NO_COLOR     no colours"""
 
 _MODELS = f"""\
-Without an action the models are listed that ship and that `s2chat bench large` made.
+Without an action all models are listed that are found on this machine: the one that ships, those that were
+downloaded or made, those in the folders of the settings, and those of Hugging Face, LM Studio, Ollama and
+llama.cpp. The network is used by `get` alone.
 `s2chat models ACTION --help` shows an action's flags.
+
+{exits.EPILOG}"""
+
+_GET = f"""\
+OWNER/NAME is a repository with GGUF files. Of several models in it Q4_K_M is taken unless FILE or its
+quantisation is named; a split set comes whole. There must be room for all of it. What arrives is checked
+against the hub's SHA-256 before it is used. Ctrl+C stops, and the same command goes on from there.
+HF_ENDPOINT names another hub, and `hf auth login` a user.
 
 {exits.EPILOG}"""
 
@@ -114,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    models = _new_parser(commands, "models", "list models; pack their experts for faster reading", _MODELS)
+    models = _new_parser(commands, "models", "list and download models; pack their experts", _MODELS)
     models.add_argument("--json", action="store_true", help="list them as JSON")
     actions = models.add_subparsers(dest="action", metavar="ACTION")
     listing = _new_parser(actions, "list", "list models (the default)", exits.EPILOG)
@@ -122,6 +132,9 @@ def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "places", metavar="PLACE", nargs="*", type=Path, help="GGUF files, or folders with some"
     )
     listing.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as JSON")
+    get = _new_parser(actions, "get", "download a model from the Hugging Face hub", _GET)
+    get.add_argument("name", metavar="OWNER/NAME[:FILE]", type=text, help="FILE may be a quantisation too")
+    _new_parser(actions, "forget", "remove what unfinished downloads left", exits.EPILOG)
     pack = _new_parser(actions, "pack", "write the experts of a model once more, for faster reading", _PACK)
     remove = _new_parser(
         actions, "rm", "remove the pack of a model, finished or not; never the model", exits.EPILOG
