@@ -26,6 +26,7 @@ from engine.store import Store
 from engine.thoughts import opens_thoughts
 from engine.threads import ThreadGovernor
 from engine.timeline import ROWS_EXACT, Timeline
+from engine.tools import Tools
 from engine.vocab import Vocab
 
 _REPLIES_KEPT = 256  # answers whose token ids are remembered, so that their KV cells are found again
@@ -112,14 +113,16 @@ class Session:
 
     # --- prompts
 
-    def tokenize_chat(self, messages: Sequence[Message], *, thinking: bool | None = None) -> tuple[int, ...]:
+    def tokenize_chat(
+        self, messages: Sequence[Message], *, thinking: bool | None = None, tools: Tools | None = None
+    ) -> tuple[int, ...]:
         """The prompt for the next answer in `messages`, by the model's chat template.
 
         `thinking`: whether the model thinks first, where the template lets one choose; None is its default.
         """
         if thinking is not None and not self.can_switch_thoughts:
             raise BadRequest("the model's chat template has no switch for thinking", hint="leave it out")
-        return self._template.tokenize(messages, self._replies, self.n_ctx, thinking=thinking)
+        return self._template.tokenize(messages, self._replies, self.n_ctx, thinking=thinking, tools=tools)
 
     def tokenize_continued(
         self, messages: Sequence[Message], *, thinking: bool | None = None
