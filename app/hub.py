@@ -5,18 +5,16 @@ The network is touched by `look_up` and by nothing else here; the package is imp
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.errors import BadRequest, S2Error
 from engine.size import size
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 _ADDRESS = re.compile(r"^(?:https?://)?(?:huggingface\.co|hf\.co)/")
 _NUMBERS = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)", re.IGNORECASE)
@@ -53,17 +51,17 @@ class Offer:
         return f"{self.repo}:{self.files[0].name}"
 
 
-def package() -> ModuleType:
+def package() -> Any:
     """huggingface_hub, told to be silent. Raises S2Error where it is not installed."""
     try:
-        import huggingface_hub
+        hub = importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise S2Error(
             f"models cannot be downloaded: {error}",
             hint="`pip install huggingface_hub` into s2chat's environment",
         ) from None
-    huggingface_hub.logging.set_verbosity_error()  # it would write over the interface
-    return huggingface_hub
+    hub.logging.set_verbosity_error()  # it would write over the interface
+    return hub
 
 
 def endpoint() -> str | None:
