@@ -74,7 +74,7 @@ async def test_untrusted_text_is_shown_as_it_is(paths: Paths, text: str) -> None
         assert f"a {safe}" in shown(app)
         app.engine_problem(EngineCrashed(f"e {text}", hint=f"h {text}"))
         assert f"e {safe}" in status(app)
-        app._hint(f"n {text}")
+        app.hint(f"n {text}")
         await pilot.pause()
         assert f"e {safe}" in shown(app)
         assert f"h {safe}" in shown(app)
@@ -173,7 +173,7 @@ async def test_keys_and_help_work_while_text_streams(ready: Paths) -> None:
         length = len(app._asker.answer.text) if app._asker.answer else 0
         await soon(lambda: app._asker.answer is None or len(app._asker.answer.text) > length + 50)
         await pilot.press("escape")
-        assert app._is_answering  # closing the help is not stopping the answer
+        assert app.is_answering  # closing the help is not stopping the answer
         await pilot.press("x")
         assert app.prompt.text == "x"
         await pilot.press("escape")
@@ -251,7 +251,7 @@ async def test_without_colours_everything_can_still_be_told_apart(
     async with app.run_test(size=(80, 24)) as pilot:
         await soon(lambda: "answer" in shown(app))
         app.theme = "nord"
-        app._hint("a hint")
+        app.hint("a hint")
         await pilot.press("a", "b", "shift+left")
         await soon(lambda: "b" in marked(app, "reverse"))
         assert coloured(app) == []
@@ -287,7 +287,7 @@ async def test_wide_characters_fill_their_cells(ready: Paths) -> None:
 
 async def test_a_notice_is_not_hidden_by_the_chat_that_opens(paths: Paths) -> None:
     app = chat(paths)
-    app._notice("early [notice]")
+    app.notice("early [notice]")
     async with app.run_test():
         await soon(lambda: "▲ early [notice]" in shown(app))
     app.close()
@@ -296,7 +296,7 @@ async def test_a_notice_is_not_hidden_by_the_chat_that_opens(paths: Paths) -> No
 async def test_redrawing_one_message_leaves_others_alone(ready: Paths) -> None:
     app = chat(ready)
     async with app.run_test(size=(80, 24)):
-        await soon(lambda: app._restored.is_set())
+        await soon(lambda: app.restored.is_set())
         first, second = Message("user", "one"), Message("assistant", "two")
         app.transcript.load([first, second])
         second.append(" more")
