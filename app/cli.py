@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import exits
-from app.flags import FLAGS, add_flags, text
+from app.flags import FLAGS, add_flag, add_flags, text
 from app.text import clean
 from engine import __version__
 from engine.errors import S2Error
@@ -51,6 +51,13 @@ places; a pack has it in one, so that one read fetches it. The pack is NAME.s2pa
 ~/.cache/s2chat where that folder cannot be written. It takes about as much disk as the model, and the next
 start uses it. `s2chat models rm` removes it. Ctrl+C stops, and the same command goes on from there; when the
 disk fills up meanwhile, what was written is removed.
+
+{exits.EPILOG}"""
+
+
+_PLAN = f"""\
+Speeds are estimates from bytes and bandwidths, before the first run. Known models have names such as
+olmoe-1b-7b or qwen3-30b-a3b:Q8_0; the list below a plan says which of them suit the device.
 
 {exits.EPILOG}"""
 
@@ -118,9 +125,32 @@ def _parser() -> argparse.ArgumentParser:
         commands, "doctor", "what is installed, what this machine has, what is missing", exits.EPILOG
     )
     doctor.add_argument("--json", action="store_true", help="as one JSON object")
+    doctor.add_argument(
+        "--bundle", metavar="FILE", type=Path, help="write all of it to a .zip for somebody who helps"
+    )
+    _add_plan(commands)
     _add_models(commands)
     _new_parser(commands, "bench", "measure speed; has its own flags: `s2chat bench --help`", "")
     return parser
+
+
+def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    plan = _new_parser(commands, "plan", "what the engine would do here with a model, and why", _PLAN)
+    for flag in FLAGS:
+        if flag.target == "load" or flag.field in ("mode", "draft_experts", "draft_length"):
+            add_flag(plan, flag)
+    plan.add_argument(
+        "-m", "--model", metavar="MODEL", type=Path, help="a GGUF file or the name of a known model"
+    )
+    _add_device(plan)
+    plan.set_defaults(json=False)
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", metavar="PROFILE", type=text, help="another device: a name such as orin-nano-8gb, or a file"
+    )
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as one JSON object")
 
 
 def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -139,6 +169,9 @@ def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     remove = _new_parser(
         actions, "rm", "remove the pack of a model, finished or not; never the model", exits.EPILOG
     )
+    info = _new_parser(actions, "info", "what a model is, and what it would do on this machine", _PLAN)
+    info.add_argument("model", metavar="MODEL", nargs="?", type=Path, help="a GGUF file or a known name")
+    _add_device(info)
     check = _new_parser(actions, "check", "read a whole pack and compare it with its checksums", exits.EPILOG)
     for action in (pack, remove, check):
         _add_model(action)
@@ -198,7 +231,13 @@ def _stop(_: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from app.doctor import examine
 
-    return examine(as_json=arguments.json)
+    return examine(as_json=arguments.json, bundle=arguments.bundle)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from app.planning import plan
+
+    return plan(arguments)
 
 
 def _models(arguments: argparse.Namespace) -> int:
@@ -224,6 +263,7 @@ _COMMANDS = {
     "status": _status,
     "stop": _stop,
     "doctor": _doctor,
+    "plan": _plan,
     "models": _models,
 }
 

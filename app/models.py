@@ -175,6 +175,12 @@ def _check(arguments: Namespace) -> int:
     return exits.OK
 
 
+def _info(arguments: Namespace) -> int:
+    from app.planning import info
+
+    return info(arguments)
+
+
 def _reasons(model: Path) -> list[str]:
     """Why packs that are there are not used."""
     reasons: list[str] = []
@@ -182,4 +188,4 @@ def _reasons(model: Path) -> list[str]:
     return reasons
 
 
-_ACTIONS = {"list": _list, "get": _get, "forget": _forget, "pack": _pack, "rm": _rm, "check": _check}
+_ACTIONS = {"list": _list, "get": _get, "forget": _forget, "pack": _pack, "rm": _rm, "check": _check, "info": _info}

@@ -302,6 +302,9 @@ def _repack(
     reasons: dict[str, str],
     notices: list[str],
 ) -> bool:
+    if device.gpu:
+        reasons["repack"] = "no: the GPU reads weights as the file has them"
+        return False
     if allowance.store:
         reasons["repack"] = "weights beside the experts, read into the faster layout: no second copy"
         return True
