@@ -160,10 +160,10 @@ class Fetch:
     def _transfer(self, file: RemoteFile, part: FileIO) -> None:
         """Until the part is as long as the file. A connection that breaks goes on where it broke; one that
         brings nothing five times in a row ends it."""
-        failures = 0
+        failures, best = 0, part.seek(0, os.SEEK_END)
         while (have := part.seek(0, os.SEEK_END)) != file.size:
             if have > file.size:
-                have = part.truncate(0)
+                have = best = part.truncate(0)
             try:
                 self._receive(file, part, have)
                 problem = S2Error(f"the hub sends another length of {file.name} than it promised")
@@ -171,7 +171,10 @@ class Fetch:
                 problem = S2Error(
                     f"offline: the connection to the hub broke ({error})", hint="ask for it again to go on"
                 )
-            failures = 0 if have < part.seek(0, os.SEEK_END) <= file.size else failures + 1
+            arrived = part.seek(0, os.SEEK_END)
+            # What was lost and comes again is no progress, or a server could go on like that for ever.
+            failures = 0 if best < arrived <= file.size else failures + 1
+            best = max(best, min(arrived, file.size))
             if failures >= _RETRIES:
                 raise problem
             if self._cancelled.wait(failures * _WAIT_S):

@@ -70,7 +70,7 @@ def look_at(candidate: Candidate, device: Device, wishes: Wishes) -> Item:
     try:
         info = read_model_info(path)
     except ModelError as error:
-        why = error.line().removeprefix(f"{path}: ")
+        why = error.line().removeprefix(f"{path}: ").replace(f"{path.parent}/", "")
         return Item(path, candidate.tool, candidate.title or path.name, None, Verdict(UNREADABLE, why, 0.0))
     name = candidate.title or info.name
     return Item(info.path, candidate.tool, name, info, verdict(device, info, wishes))

@@ -33,7 +33,7 @@ Scan = Callable[[], Iterator[Item]]
 Row: TypeAlias = Item | Leftover | str
 
 _EACH_S = 0.2  # between two redraws while models are found
-_COLUMNS = {"mark": 2, "word": 12, "quant": 9, "size": 10}
+_COLUMNS = {"mark": 2, "word": 13, "quant": 9, "size": 10}
 _WIDE = 64  # cells of a row that leave room for the quantisation
 _ORDER = {FITS: 0, DISK: 1, SLOW: 2, CANNOT: 3, UNREADABLE: 4}
 _STYLES = {FITS: "$text-success", DISK: "$text-primary", SLOW: "$text-warning"}
@@ -71,11 +71,12 @@ class ModelScreen(ModalScreen["Item | None"]):
         self._finding = True
         self._dirty = True
         self._said = ""
+        self._has_moved = False
 
     def compose(self) -> ComposeResult:
         with Vertical(id="models", classes="panel") as box:
             box.border_title = "Models"
-            box.border_subtitle = "Enter opens · Ctrl+S at every start · Del stops, removes · Esc"
+            box.border_subtitle = "Enter opens · Ctrl+S starts with it · Del · Esc"
             yield Input(self._words, placeholder=_HELP, compact=True, select_on_focus=False)
             yield OptionList(markup=False, classes="list")
             yield Static(markup=False, classes="said")
@@ -134,7 +135,8 @@ class ModelScreen(ModalScreen["Item | None"]):
         self._dirty = False
         listing = self.query_one(OptionList)
         chosen = self._chosen
-        key = _key(chosen) if chosen is not None else ""
+        # Until a key moves it, the bar stays on the model that answers now.
+        key = _key(chosen) if chosen is not None and self._has_moved else str(self._now)
         self._rows = self._wanted()
         width = max(30, listing.content_size.width - 2)
         recommended = best(
@@ -155,8 +157,8 @@ class ModelScreen(ModalScreen["Item | None"]):
         step = self._downloads.step
         if step is not None:
             rows.append(step.name)
-        rows += [left for left in self._left if all(part in left.name.lower() for part in parts)]
         rows += items
+        rows += [left for left in self._left if all(part in left.name.lower() for part in parts)]
         if "/" in words:
             with contextlib.suppress(BadRequest):
                 parse_name(words)
@@ -184,11 +186,11 @@ class ModelScreen(ModalScreen["Item | None"]):
         room = width - len(mark) - len(word) - len(quant) - len(count) - 2
         name = Content(one_line(item.name, max(8, room)))
         name = name.pad_right(max(0, room - name.cell_length))
-        style = _STYLES.get(item.verdict.word, "$text-muted")
+        style = _STYLES.get(item.verdict.word, "dim")
         return Option(
             Content.styled(mark, "$text-accent")
             + Content.styled(word, style)
-            + (name if item.usable else name.stylize("$text-muted"))
+            + (name if item.usable else name.stylize("dim"))
             + Content(f"  {quant}{count}")
         )
 
@@ -198,7 +200,7 @@ class ModelScreen(ModalScreen["Item | None"]):
     def _explain(self) -> None:
         """What is known of the highlighted model, or what the last key did."""
         details, row = self.query_one(Static), self._chosen
-        lines = [self._said] if self._said else []
+        lines = []
         if row is None:
             lines.append("looking for models …" if self._finding else "nothing here is called so")
         elif isinstance(row, str):
@@ -212,9 +214,10 @@ class ModelScreen(ModalScreen["Item | None"]):
             about = " · ".join(part for part in (row.about, row.tool) if part)
             lines += [about, row.verdict.words, _home(row.path)]
         width = max(20, details.size.width)
-        details.update(
-            Content("\n".join(one_line(line, 3 * width if n == 1 else width) for n, line in enumerate(lines)))
-        )
+        words = Content("\n".join(one_line(line, 2 * width) for line in lines))
+        if self._said:
+            words = Content.styled(one_line(self._said, 3 * width), "$text-warning") + Content("\n") + words
+        details.update(words)
 
     @property
     def _chosen(self) -> Row | None:
@@ -224,6 +227,7 @@ class ModelScreen(ModalScreen["Item | None"]):
     # Keys
 
     def action_move(self, how: str) -> None:
+        self._has_moved = True
         getattr(self.query_one(OptionList), f"action_{how}")()
 
     def on_input_submitted(self) -> None:

@@ -74,19 +74,19 @@ class SettingScreen(ModalScreen[None]):
         name = Content(f"{indent}{setting.name:<{_NAME}}")
         if value is None:
             return name + Content.styled(
-                one_line(f"{_plain(setting.example)} (default)", width - _NAME - 2), "$text-muted"
+                one_line(f"{_plain(setting.example)} (default)", width - _NAME - 2), "dim"
             )
         return name + Content.styled(one_line(words_of(value), width - _NAME - 2), "bold")
 
     def _explain(self) -> None:
         setting, path = self._chosen, self._adjusting.settings.path
-        lines = []
+        words = Content("")
         if self._said:
-            lines.append(self._said)
+            words = Content.styled(one_line(self._said, 300), "$text-warning")
         elif setting is not None:
-            lines.append(f"{setting.help[0].upper()}{setting.help[1:]}. Counts {setting.when}.")
-        lines.append(str(path or "there is no place to keep settings"))
-        self.query_one(Static).update(Content("\n".join(one_line(line, 300) for line in lines)))
+            words = Content(f"{setting.help[0].upper()}{setting.help[1:]}. Counts {setting.when}.")
+        place = one_line(str(path or "there is no place to keep settings"), 300)
+        self.query_one(Static).update(words + Content(f"\n{place}"))
 
     @property
     def _chosen(self) -> Setting | None:

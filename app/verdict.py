@@ -63,12 +63,12 @@ def verdict(device: Device, model: ModelInfo, wishes: Wishes) -> Verdict:
 
 def best(rated: Iterable[tuple[Path, ModelInfo, Verdict]]) -> Path | None:
     """Of those that run well the one that can do most: models of experts first, since they are faster than
-    their size says, then the larger. From disk a model runs well while it keeps a quarter of its experts.
+    their size says, then the larger. From disk a model runs well while it keeps half of its experts.
     """
 
     def rank(item: tuple[Path, ModelInfo, Verdict]) -> tuple[bool, bool, int]:
         _, model, found = item
-        well = found.word == FITS or (found.word == DISK and found.share >= 0.25)
+        well = found.word == FITS or (found.word == DISK and found.share >= 0.5)
         return well, model.is_moe, model.size_bytes
 
     able = [item for item in rated if item[2].word in (FITS, DISK)]
