@@ -118,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--json", action="store_true", help="print one JSON object with text, tokens and timings"
     )
+    _add_serve(commands)
     status = _new_parser(commands, "status", "what the engine does", exits.EPILOG)
     status.add_argument("--json", action="store_true", help="as one JSON object")
     _new_parser(commands, "stop", "end the engine, whoever uses it", exits.EPILOG)
@@ -216,6 +217,19 @@ def _settings_over(arguments: argparse.Namespace) -> Settings:
     return settings
 
 
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from app.serve import NOTES, add_serve_flags
+
+    words = "keep the engine for other programs: OpenAI's protocol on a socket, and on a port"
+    add_serve_flags(_new_parser(commands, "serve", words, f"{NOTES}\n{exits.EPILOG}"))
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from app.serve import serve
+
+    return serve(arguments)
+
+
 def _status(arguments: argparse.Namespace) -> int:
     from app.status import show_status
 
@@ -260,6 +274,7 @@ def _bench(words: list[str]) -> int:
 _COMMANDS = {
     "chat": _chat,
     "run": _run,
+    "serve": _serve,
     "status": _status,
     "stop": _stop,
     "doctor": _doctor,

@@ -46,6 +46,7 @@ _SAMPLING_NUMBERS = (
 )
 _SPECULATION = ("mode", "draft_experts", "draft_length")
 _MOST_TOP_LOGPROBS = 20  # OpenAI's limit
+_MOST_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,33 @@ def parse_completion(body: Mapping[str, Any]) -> Call:
 def parse_count(body: Mapping[str, Any]) -> Call:
     """What is to be counted: `messages` or a `prompt`, as in a request for an answer."""
     return parse_completion(body) if body.get("messages") is None else parse_chat(body)
+
+
+def parse_tokenize(body: Mapping[str, Any]) -> tuple[str, bool, bool]:
+    """The text, whether BOS and the like belong in front, and whether <|names|> in it mean special tokens."""
+    fields = Fields(body)
+    content = fields.text("content")
+    if content is None:
+        raise fields.wrong("content", "a string")
+    if fields.flag("with_pieces"):
+        raise BadRequest("with_pieces is not supported by this engine", hint="leave it out")
+    special = True if body.get("parse_special") is None else fields.flag("parse_special")
+    return content, fields.flag("add_special"), special
+
+
+def parse_detokenize(body: Mapping[str, Any]) -> list[int]:
+    tokens = body.get("tokens")
+    if (
+        not isinstance(tokens, list)
+        or len(tokens) > _MOST_TOKENS
+        or not all(_is_id(token) for token in tokens)
+    ):
+        raise BadRequest("tokens is not a list of token ids", hint=f"up to {_MOST_TOKENS}")
+    return tokens
+
+
+def _is_id(token: Any) -> bool:
+    return isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 1 << 31
 
 
 def parse_load(body: Mapping[str, Any]) -> Load:
