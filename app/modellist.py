@@ -70,6 +70,7 @@ class ModelScreen(ModalScreen["Item | None"]):
         self._rows: list[Row] = []  # behind each option; a text is a name to download
         self._finding = True
         self._dirty = True
+        self._best: Path | None = None
         self._said = ""
         self._has_moved = False
 
@@ -139,11 +140,11 @@ class ModelScreen(ModalScreen["Item | None"]):
         key = _key(chosen) if chosen is not None and self._has_moved else str(self._now)
         self._rows = self._wanted()
         width = max(30, listing.content_size.width - 2)
-        recommended = best(
+        self._best = best(
             (item.path, item.info, item.verdict) for item in self._items if item.info is not None
         )
         listing.clear_options()
-        listing.add_options([self._option(row, width, recommended) for row in self._rows])
+        listing.add_options([self._option(row, width) for row in self._rows])
         keys = [_key(row) for row in self._rows]
         listing.highlighted = keys.index(key) if key in keys else 0 if keys else None
         self._explain()
@@ -166,7 +167,7 @@ class ModelScreen(ModalScreen["Item | None"]):
                     rows.append(words)
         return rows
 
-    def _option(self, row: Row, width: int, recommended: Path | None) -> Option:
+    def _option(self, row: Row, width: int) -> Option:
         if isinstance(row, str):
             step = self._downloads.step
             words = f"↓ {row}: {step.words}" if step is not None and step.name == row else f"↓ download {row}"
@@ -178,7 +179,7 @@ class ModelScreen(ModalScreen["Item | None"]):
                 )
             )
         item = row
-        mark = "▶ " if item.path == self._now else "★ " if item.path == recommended else "  "
+        mark = "▶ " if item.path == self._now else "★ " if item.path == self._best else "  "
         word = f"{item.verdict!s:<{_COLUMNS['word']}}"
         info = item.info
         quant = f"{info.quant if info else '':<{_COLUMNS['quant']}}" if width >= _WIDE else ""
@@ -212,7 +213,9 @@ class ModelScreen(ModalScreen["Item | None"]):
             lines.append("Enter goes on with it, Del removes what is there")
         else:
             about = " · ".join(part for part in (row.about, row.tool) if part)
-            lines += [about, row.verdict.words, _home(row.path)]
+            mark = "▶ answers now: " if row.path == self._now else "★ suits this machine best: "
+            mark = mark if row.path in (self._now, self._best) else ""
+            lines += [about, mark + row.verdict.words, _home(row.path)]
         width = max(20, details.size.width)
         words = Content("\n".join(one_line(line, 2 * width) for line in lines))
         if self._said:
