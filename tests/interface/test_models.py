@@ -138,7 +138,6 @@ def test_a_terminal_is_asked(key: str, code: int, model: Path, home: Path) -> No
 SLOW = """
 import sys, time
 from engine import pack, packing
-from engine.paths import EMBEDDED_MODEL
 from app.cli import main
 pack._PIECE = 1 << 16
 write = packing._write_all
