@@ -8,7 +8,6 @@ import logging
 import queue
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import Cancelled, EngineUnavailable, S2Error
@@ -95,7 +94,7 @@ class Worker(threading.Thread):
             self._tell(self._state.load_failed, job, f"loading failed: {error!r}")
 
     def _load_model(self, job: LoadJob) -> None:
-        from engine.device import detect
+        from engine.machine.inventory import remember_disk, this_machine
         from engine.model import read_model_info
         from engine.native import CancelFlag, llama
         from engine.paths import heat_cache
@@ -103,7 +102,7 @@ class Worker(threading.Thread):
         from engine.session import Session
 
         info = read_model_info(job.load.path)
-        device = replace(detect(), gpu=bool(llama().llama_supports_gpu_offload()))
+        device, _ = this_machine(info.path, gpu=bool(llama().llama_supports_gpu_offload()))
         plan = make_plan(device, info, Wishes(**job.load.wishes))
         flag = job.cancel.attach(CancelFlag())
         self._session = Session.load(
@@ -122,6 +121,7 @@ class Worker(threading.Thread):
             session.can_switch_thoughts,
         )
         self._tell(self._state.load_done, job, loaded)
+        threading.Thread(target=remember_disk, args=(info.path,), name="disk", daemon=True).start()
 
     def _progress_of(self, job: LoadJob) -> Callable[[float], None]:
         last = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,6 +22,8 @@ from engine.machine.reading import Reading
 from engine.machine.speeds import measure, remembered
 from engine.machine.surroundings import read_surroundings
 from engine.paths import speeds_cache
+
+_LET_THE_STORE_FILL_S = 10.0  # its reads come first, and two that measure at once would both be wrong
 
 
 def quick(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> dict[str, Reading]:
@@ -73,6 +76,7 @@ def this_machine(
 
 def remember_disk(place: Path) -> None:
     """Measures the disk below `place` if nobody has; for a thread in the background."""
+    time.sleep(_LET_THE_STORE_FILL_S)
     if not of_disk(place)["disk.read_speed"].known:
         measure(Path("/"), place, speeds_cache(), disk_only=True)
 
