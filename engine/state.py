@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0
+_FORGET_AFTER_S = 600.0  # as the memory of experts that nobody uses
 _MEMORY_NOTICES = 3
 
 
@@ -219,8 +220,13 @@ class EngineState:
 
     async def govern(self) -> None:
         """Looks after the memory of whatever model is loaded, until the engine leaves."""
+        rested_s = 0.0
         while not self.leaving.is_set():
             await asyncio.sleep(_LOOK_EVERY_S)
+            rested_s = 0.0 if self.jobs else rested_s + _LOOK_EVERY_S
+            if rested_s >= _FORGET_AFTER_S and self.state == "ready":
+                rested_s = 0.0
+                await self.ask(lambda session: session.forget_conversations())
             if self.loaded is not None and self.loaded.governor is not None:
                 look = functools.partial(self.loaded.governor.tick, busy=bool(self.jobs))
                 try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import Cancelled, EngineUnavailable, S2Error
 from engine.events import Done, Timings
 from engine.job import GenerateJob, Loaded, LoadJob, Question, Started
+from engine.memory import rss_bytes
 from engine.prompt import request_of
 from engine.request import MODES
 from engine.turns import Turns
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PROGRESS_STEP_S = 0.1
+_ROOM_MOST = 512 << 20  # bytes of conversations that are kept
+_ROOM_SHARE = 8  # of the machine's free memory they get one part in so many
+_ROOM_LEFT = 32 << 20  # bytes of the budget that stay free
 
 
 class Worker(threading.Thread):
@@ -110,6 +114,7 @@ class Worker(threading.Thread):
         )
         session = self._session
         self._governor = _governor_of(session)
+        session.keep_conversations(self._room)
         loaded = Loaded(
             job.load,
             session.info,
@@ -122,6 +127,17 @@ class Worker(threading.Thread):
         )
         self._tell(self._state.load_done, job, loaded)
         threading.Thread(target=remember_disk, args=(info.path,), name="disk", daemon=True).start()
+
+    def _room(self) -> int:
+        """Bytes for conversations that are not in the cache: a part of what machine and budget spare."""
+        import psutil
+
+        limit = self._session.plan.budget_bytes if self._session is not None else 0
+        if self._governor is not None:
+            limit = self._governor.budget_bytes
+        spare = psutil.virtual_memory().available // _ROOM_SHARE
+        kept = self._session.kept_bytes if self._session is not None else 0
+        return min(_ROOM_MOST, spare, *([limit - rss_bytes() + kept - _ROOM_LEFT] if limit else []))
 
     def _progress_of(self, job: LoadJob) -> Callable[[float], None]:
         last = 0.0

@@ -32,6 +32,7 @@ _TOPICS = ("a lighthouse", "a bakery", "a glacier", "an orchestra", "a beehive",
 _PROMPTS_EACH = 2
 _TOKENS = 32
 _QUIET_EVERY_S = 20.0
+_KILL_EVERY = 3  # rests
 _RETRIES = 8
 _RETRY_S = 0.5
 _CANCEL_SHARE, _DROP_SHARE = 0.2, 0.2
@@ -182,7 +183,7 @@ class _Soak:
 
     async def _disturb(self, seconds: float) -> None:
         """Now and then everything rests and the memory is measured; then another budget, or a kill."""
-        end, first_rss = time.monotonic() + seconds, 0
+        end, first_rss, rests = time.monotonic() + seconds, 0, 0
         while (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, _QUIET_EVERY_S))
             await self._budget("max")
@@ -190,7 +191,8 @@ class _Soak:
                 rss = await self._measure()
             first_rss = first_rss or rss
             self._tally.rss_growth = max(self._tally.rss_growth, rss / first_rss - 1)
-            if self._random.random() < 0.3:
+            if (rests := rests + 1) % _KILL_EVERY == 0:
+                await asyncio.sleep(self._random.uniform(0.5, 3))
                 await self._kill()
                 first_rss = 0
             else:
@@ -222,9 +224,11 @@ class _Soak:
                 self._tally.budgets += 1
 
     async def _kill(self) -> None:
+        self._may_ask.clear()  # those that are asking lose their answers; they ask again when there is an engine
         self.end()
         self._tally.kills += 1
         await self._start()
+        self._may_ask.set()
 
     async def _start(self) -> None:
         self._handle = await asyncio.to_thread(ensure_engine, self._paths, service=True)
