@@ -61,7 +61,7 @@ class Adjusting:
                 return f"there is no theme {value!r}; Ctrl+P, Colours shows all"
             app.theme = theme
         elif setting.key == "mode" and value:
-            await app.change_mode(value)
+            await app.tuning.mode(value)
         elif setting.section == "sampling":
             if value is None:
                 app.options.request.pop(setting.field, None)
@@ -72,7 +72,7 @@ class Adjusting:
         return ""
 
     async def _budget(self, value: int | str | None) -> str:
-        if value is None or not self._app.is_ready:
+        if value is None or not self._app.board.is_ready:
             return ""  # the next start does without
         try:
             client = await self._app.link.client()

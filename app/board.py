@@ -31,6 +31,16 @@ class Board:
         return self.snapshot.model.n_ctx if self.snapshot and self.snapshot.model else 0
 
     @property
+    def is_ready(self) -> bool:
+        return self.snapshot is not None and self.snapshot.state == "ready"
+
+    @property
+    def can_switch_thoughts(self) -> bool:
+        """Whether requests may say if the model thinks first."""
+        model = self.snapshot.model if self.snapshot else None
+        return model is not None and model.can_switch_thoughts
+
+    @property
     def memory_words(self) -> str:
         """What the engine takes and may take."""
         if self.snapshot is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from app.history import Conversation
 
 _PAUSE_S = 0.15  # a search starts when the typing rests
-_KEYS = "Enter open · F2 rename · F3 pin · Del delete · F4 undo"
+_KEYS = "Enter opens · F2 name · F3 pin · Del · F4 undo"
 
 
 class ChatListScreen(ModalScreen["Conversation | None"]):

@@ -42,7 +42,10 @@ class ChoiceScreen(ModalScreen["str | None"]):
             box.border_subtitle = Content("Enter chooses · Esc closes")
             if self._said:
                 yield Static(Content(display(self._said)), classes="said")
-            yield OptionList(*(_option(choice) for choice in self._choices), markup=False, classes="list")
+            width = max(len(choice.title) for choice in self._choices)
+            yield OptionList(
+                *(_option(choice, width) for choice in self._choices), markup=False, classes="list"
+            )
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._choices[event.option_index].name)
@@ -71,8 +74,8 @@ class LineScreen(ModalScreen["str | None"]):
         self.dismiss(event.value)
 
 
-def _option(choice: Choice) -> Option:
-    line = Content(choice.title)
+def _option(choice: Choice, width: int) -> Option:
+    line = Content(f"{choice.title:<{width}}")
     if choice.words:
         line += Content.styled(f"  {choice.words}", "$text-muted")
     return Option(line)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.blocks import blocks
 from app.copy import copy_out
+from engine.thoughts import split
 
 if TYPE_CHECKING:
     from app.chat import ChatApp
@@ -21,7 +22,7 @@ class Copying:
 
     async def copy(self, word: str = "") -> None:
         """The answer; block `word` of it; without a number the key pressed again takes block after block."""
-        text = self._app.answer_text
+        text = self.answer
         if not text:
             self._app.hint("There is no answer to copy yet.")
             return
@@ -36,6 +37,12 @@ class Copying:
         self._last = (text, 0, time.monotonic())
         more = f" Again: its {count} code blocks." if count > 1 else " Again: its code." if count else ""
         self._app.hint(self._out(text, "last-answer.md") + more)
+
+    @property
+    def answer(self) -> str:
+        """The last answer without its thoughts, also while it is written."""
+        asker, entry = self._app.asker, self._app.chats.open.last_answer
+        return split(asker.text if asker.entry else entry.text if entry else "")[1]
 
     def block(self, text: str, number: int) -> None:
         """The code block of `text` that has this number, counted from 1."""

@@ -134,13 +134,13 @@ async def _thoughts(app: ChatApp, word: str) -> None:
     if word:
         await app.tuning.sampling(f"thinking {({'on': '1', 'off': '0'}).get(word, word)}")
     else:
-        app.fold_thoughts()
+        app.turns.fold_thoughts()
 
 
 async def _budget(app: ChatApp, wish: str) -> None:
     try:
         client = await app.link.client()
-        app.notice(await client.change_budget(wish) if wish else app.memory_words)
+        app.notice(await client.change_budget(wish) if wish else app.board.memory_words)
     except S2Error as error:
         app.notice(error.line())
 
@@ -168,7 +168,7 @@ DEEDS = (
     Deed("version", "Earlier version", _version, takes="next"),
     Deed("thoughts", "Open or close thoughts", _thoughts, "f3", "F3", "on|off", "open or close thoughts",
          True),
-    Deed("mode", "Next mode", lambda app, word: app.change_mode(word), "ctrl+t,f2", "F2 Ctrl+T", "NAME",
+    Deed("mode", "Next mode", lambda app, word: app.tuning.mode(word), "ctrl+t,f2", "F2 Ctrl+T", "NAME",
          "next mode, from the next answer", True),
     Deed("copy", "Copy the last answer", lambda app, word: app.copying.copy(word), "ctrl+y", "Ctrl+Y", "N",
          "copy the answer, then its code", True),

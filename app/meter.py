@@ -9,7 +9,11 @@ from app.entry import Entry
 from engine.errors import ContextFull, S2Error
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
+
     from app.chat import ChatApp
+
+_REST_S = 0.7
 
 
 class Meter:
@@ -19,6 +23,19 @@ class Meter:
         self._app = app
         self.tokens: int | None = None
         self.too_long = ""
+        self._timer: Timer | None = None
+
+    def measure_soon(self) -> None:
+        """Has the engine count the next prompt once nothing has changed for a while."""
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self._app.set_timer(_REST_S, self._measure)
+
+    async def _measure(self) -> None:
+        if not self._app.is_answering and self._app.restored.is_set():
+            await self.measure()
+            self._app.label()
+            self._app.refresh_status()
 
     def forget(self) -> None:
         self.tokens, self.too_long = None, ""
@@ -33,7 +50,7 @@ class Meter:
             entries.append(Entry("user", draft, "done", files=tuple(app.attachments.files)))
         messages = told(entries, app.system)
         self.forget()
-        if messages and app.is_ready:
+        if messages and app.board.is_ready:
             try:
                 self.tokens = await (await app.link.client()).count(messages)
             except ContextFull as error:

@@ -69,11 +69,11 @@ class Opening:
     async def attach(self, path: Path) -> None:
         app = self._app
         try:
-            app.hint(await app.attachments.add(path, app.context_size))
+            app.hint(await app.attachments.add(path, app.board.context_size))
         except S2Error as error:
             app.notice(error.line())
         app.label()
-        app.measure_soon()
+        app.meter.measure_soon()
 
 
 class _Files(Suggester):

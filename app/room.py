@@ -9,6 +9,7 @@ from app.choice import Choice, ChoiceScreen
 from app.conversation import tellable, told
 from app.entry import CUT, Entry
 from engine.errors import ContextFull, S2Error
+from engine.thoughts import split
 
 if TYPE_CHECKING:
     from app.chat import ChatApp
@@ -16,21 +17,26 @@ if TYPE_CHECKING:
 TRIM, SUMMARISE, NEW = "trim", "summarise", "new"
 
 _CHOICES = (
-    Choice(TRIM, "Trim", "the model is no longer told the oldest messages"),
-    Choice(SUMMARISE, "Summarise", "the model writes a summary to replace them"),
+    Choice(TRIM, "Trim", "leave out the oldest messages"),
+    Choice(SUMMARISE, "Summarise", "put a summary in their place"),
     Choice(NEW, "New chat", "with what you typed"),
 )
 _ASK = "Summarise the conversation below in at most 150 words: facts, names, decisions, open questions.\n\n"
 
 
 class Room:
-    """`of the context`: a quarter stays free for the answer, an eighth more for a summary."""
+    """A quarter of the context stays free for the answer, an eighth more for a summary."""
 
     def __init__(self, app: ChatApp) -> None:
         self._app = app
 
     async def offer(self, said: str, refused: Entry | None, goes_on: bool) -> None:
-        """Asks what to do. `refused` is the question that did not fit, or the answer that was to go on."""
+        """Asks what to do. `refused` is the question that did not fit, or the answer that was to go on.
+
+        A question that does not fit alone is only to be shortened.
+        """
+        if refused is not None and refused.role == "user" and await self._is_too_long(refused):
+            return
 
         async def chosen(name: str | None) -> None:
             if name == NEW:
@@ -80,7 +86,7 @@ class Room:
         self, path: Sequence[Entry], question: Entry | None, summarise: bool
     ) -> tuple[list[Entry], int]:
         """Messages to leave out, as few as possible, and how many stay. Counted by the engine."""
-        size = self._app.context_size
+        size = self._app.board.context_size
         limit = size - size // 4 - (size // 8 if summarise else 0)
         entries = _in_force(path)
         # Only whole turns: many templates want a question first.
@@ -102,6 +108,12 @@ class Room:
             return [], 0
         return entries[: starts[low]], len(entries) - starts[low]
 
+    async def _is_too_long(self, question: Entry) -> bool:
+        try:
+            return await self._count([question]) >= self._app.board.context_size
+        except S2Error:
+            return False
+
     async def _count(self, entries: Sequence[Entry]) -> int:
         client = await self._app.link.client()
         messages = told([_as_told(entry) for entry in entries], self._app.system)
@@ -114,7 +126,7 @@ class Room:
 
     async def _summary(self, dropped: Sequence[Entry]) -> str:
         """What the model makes of the messages; "" when it was stopped."""
-        size = self._app.context_size
+        size = self._app.board.context_size
         longest = size // 8
         client = await self._app.link.client()
         texts = [f"{'User' if entry.role == 'user' else 'Assistant'}: {entry.told}" for entry in dropped]
@@ -139,10 +151,13 @@ class Room:
             self._app.notice(
                 f"The summary leaves out the {first} oldest messages: they do not fit themselves."
             )
-        options = {**self._app.request_options, "temperature": 0.3, "max_tokens": longest}
+        options = {
+            **self._app.asker.options_for(self._app.chats.open),
+            "temperature": 0.3,
+            "max_tokens": longest,
+        }
         options.pop("stop", None)
-        text = await self._app.digest(ask, options)
-        return text.strip()
+        return split(await self._app.asker.digest(ask, options))[1].strip()
 
 
 def _in_force(path: Sequence[Entry]) -> list[Entry]:

@@ -30,17 +30,17 @@ def _row(name: str, words: str) -> Setting:
 
 
 SETTINGS = (
-    _row("temperature", "0 takes the likeliest token"),
-    _row("top_k", "draw from the K likeliest, 0 all"),
-    _row("top_p", "draw from those that sum to P"),
-    _row("min_p", "drop those below P × the likeliest"),
+    _row("temperature", "0 is the likeliest token"),
+    _row("top_k", "of the K likeliest, 0 all"),
+    _row("top_p", "of those that sum to P"),
+    _row("min_p", "none below P × likeliest"),
     _row("repeat_penalty", "1 is none"),
     _row("repeat_last_n", "tokens it looks back at"),
     _row("presence_penalty", "0 is none"),
     _row("frequency_penalty", "0 is none"),
     _row("seed", "the same draws each time"),
     Setting("max_tokens", "longest answer", whole=True),
-    Setting("thinking", "1 or 0, where the model has a switch", whole=True),
+    Setting("thinking", "1 or 0, if it can switch", whole=True),
 )
 
 

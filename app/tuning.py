@@ -31,6 +31,18 @@ class Tuning:
     def __init__(self, app: ChatApp) -> None:
         self._app = app
 
+    async def mode(self, name: str) -> None:
+        """Takes mode `name`, without one the next, for the answers to come."""
+        app = self._app
+        name = app.board.mode_named(name) if name else app.board.mode_after(app.mode)
+        if not name:
+            app.hint(app.board.mode_names or "The engine has not said yet which modes it knows.")
+            return
+        app.mode = name
+        app.hint(app.board.set_mode(name))
+        app.refresh_status()
+        await app.chats.remember("mode", name)
+
     # System prompts
 
     async def system(self, text: str) -> None:
@@ -110,7 +122,7 @@ class Tuning:
             if name is not None:
                 await self._ask_value(name)
 
-        choices = [Choice(row.name, f"{row.name:<18}{self._now(row.name):<9}", row.words) for row in SETTINGS]
+        choices = [Choice(row.name, f"{row.name:<18}{self._now(row.name):<5}", row.words) for row in SETTINGS]
         await self._app.push_screen(ChoiceScreen("Sampling, from the next answer", choices), chosen)
 
     async def _ask_value(self, name: str) -> None:
@@ -135,7 +147,7 @@ class Tuning:
             values.pop(row.name, None)
         else:
             value = parse(row, word)
-            if row.name == "thinking" and not app.can_switch_thoughts:
+            if row.name == "thinking" and not app.board.can_switch_thoughts:
                 raise BadRequest("the model's chat template has no switch for thinking")
             values[row.name] = value
         await app.chats.open.set_sampling(values)

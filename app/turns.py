@@ -138,6 +138,43 @@ class Turns:
 
     # Choosing
 
+    async def key(self, what: str) -> None:
+        """What a key means for the chosen message."""
+        app, entry = self._app, self.chosen
+        if entry is None or what == "leave":
+            self.choose(None)
+        elif what == "copy":
+            app.copying.message(entry.told)
+        elif what.isdigit():
+            app.copying.block(entry.told, int(what))
+        elif what == "thoughts":
+            self.fold_thoughts()
+        elif app.is_answering:
+            app.hint(BUSY)
+        elif what in ("earlier", "later"):
+            await self.version(-1 if what == "earlier" else 1, entry)
+        else:
+            self.choose(None)
+            work = {"edit": self.edit, "again": self.again, "on": self.go_on}[what](entry)
+            if work is not None:
+                await work
+
+    def fold_thoughts(self) -> None:
+        """Opens or closes the thoughts of the chosen message, else the last ones."""
+        app = self._app
+        entries = [self.chosen] if self.chosen else app.chats.open.entries[::-1]
+        view = next((entry.view for entry in entries if entry.view.has_thoughts), None)
+        if view is None:
+            app.hint("There are no thoughts here.")
+        else:
+            view.fold()
+            app.transcript.redraw(view)
+
+    @property
+    def words(self) -> str:
+        """What the prompt is for just now, "" for a new question."""
+        return "" if self.editing is None else "editing: Enter takes it, Esc leaves it"
+
     def choose(self, entry: Entry | None) -> None:
         """The keys of the chosen message go to it until None is chosen."""
         app = self._app

@@ -123,7 +123,7 @@ async def test_the_budget_is_changed_while_an_answer_is_written(
     async with app.run_test(size=(100, 30)) as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         for text in ("/budget 2G", "/budget 1", "/budget"):
             app.prompt.text = text
             app.prompt._send()

@@ -75,13 +75,13 @@ async def test_stopping_keeps_the_text_and_ends_the_work(ready: Paths, key: str)
     async with app.run_test() as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         await pilot.press(key)
         text = await answered(app)
         assert app.is_running
         assert text
         assert "■ stopped" in shown(app)
-        await soon(lambda: app._board.snapshot is not None and app._board.snapshot.running == 0)
+        await soon(lambda: app.board.snapshot is not None and app.board.snapshot.running == 0)
         await soon(
             lambda: (
                 rows(ready, "SELECT status, content FROM messages ORDER BY id DESC LIMIT 1")
@@ -89,7 +89,7 @@ async def test_stopping_keeps_the_text_and_ends_the_work(ready: Paths, key: str)
             )
         )
         await ask(app, "And now?")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         await pilot.press(key)
         await answered(app)
     app.close()
@@ -137,7 +137,7 @@ async def test_a_crash_is_explained_and_survived(paths: Paths) -> None:
     async with app.run_test() as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         pid = engine_pid(paths)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
@@ -151,7 +151,7 @@ async def test_a_crash_is_explained_and_survived(paths: Paths) -> None:
         await soon(is_ready(app))
         assert engine_pid(paths) != pid
         await pilot.press("ctrl+r")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         await pilot.press("escape")
         await answered(app)
     app.close()
@@ -224,7 +224,7 @@ async def test_a_question_while_an_answer_is_written_stays_in_the_prompt(ready: 
     async with app.run_test() as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         app.prompt.text = "next"
         app.prompt._send()
         await soon(lambda: hint(app) == "An answer is being written. Esc stops it.")

@@ -92,7 +92,7 @@ async def test_quitting_in_the_middle_keeps_the_text(ready: Paths) -> None:
     async with app.run_test() as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         await pilot.press("ctrl+q")
     app.close()
     ((status_word, content),) = rows(ready, "SELECT status, content FROM messages WHERE role = 'assistant'")

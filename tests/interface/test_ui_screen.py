@@ -16,6 +16,7 @@ from app.chat import ChatApp
 from app.help import HelpScreen
 from app.labels import ModeLabel
 from app.message import Message
+from app.news import News
 from app.statusline import Status, _fit
 from engine.errors import EngineCrashed
 from engine.events import Timings
@@ -72,7 +73,7 @@ async def test_untrusted_text_is_shown_as_it_is(paths: Paths, text: str) -> None
     async with app.run_test(size=(100, 30)) as pilot:
         await soon(lambda: f"q {safe}" in shown(app))
         assert f"a {safe}" in shown(app)
-        app.engine_problem(EngineCrashed(f"e {text}", hint=f"h {text}"))
+        News(app).engine_problem(EngineCrashed(f"e {text}", hint=f"h {text}"))
         assert f"e {safe}" in status(app)
         app.hint(f"n {text}")
         await pilot.pause()
@@ -167,11 +168,11 @@ async def test_keys_and_help_work_while_text_streams(ready: Paths) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         await pilot.press("f1")
         await soon(lambda: isinstance(app.screen, HelpScreen))
-        length = len(app._asker.answer.text) if app._asker.answer else 0
-        await soon(lambda: app._asker.answer is None or len(app._asker.answer.text) > length + 50)
+        length = len(app.asker.answer.text) if app.asker.answer else 0
+        await soon(lambda: app.asker.answer is None or len(app.asker.answer.text) > length + 50)
         await pilot.press("escape")
         assert app.is_answering  # closing the help is not stopping the answer
         await pilot.press("x")
@@ -344,7 +345,7 @@ async def test_a_hint_covers_nothing_of_the_answer(ready: Paths, size: tuple[int
         for key, words in (("ctrl+y", "Copied"), ("ctrl+t", "=exact:"), ("ctrl+c", "Ctrl+Q quits.")):
             await pilot.press(key)
             await soon(lambda words=words: words in glass.text.splitlines()[-4])  # type: ignore[misc]
-            app._refresh_status()
+            app.refresh_status()
             await pilot.pause()
             lines = glass.text.splitlines()
             assert words in lines[-4]
