@@ -161,6 +161,14 @@ async def _search(app: ChatApp, words: str) -> None:
     await app.opening.list(words)
 
 
+async def _model(app: ChatApp, words: str) -> None:
+    await app.picking.open(words)
+
+
+async def _settings(app: ChatApp, _: str) -> None:
+    await app.adjusting.open()
+
+
 DEEDS = (
     Deed("again", "Ask again for the answer", _again, "ctrl+r", "Ctrl+R", words="ask again, keeps both"),
     Deed("continue", "Let the answer go on", _go_on, "ctrl+g", "Ctrl+G", words="let the answer go on"),
@@ -194,10 +202,8 @@ DEEDS = (
     Deed("summarise", "Summarise the oldest messages", _summarise),
     Deed("budget", "Memory of the engine", _budget, takes="2G", words="memory for the engine, at once",
          anytime=True),
-    Deed("model", "Models", lambda app, words: app.picking.open(words), "ctrl+l,f9", "Ctrl+L F9", "WORDS",
-         "choose or download a model", True),
-    Deed("settings", "Settings", lambda app, _: app.adjusting.open(), "f10", "F10",
-         words="settings for every start", anytime=True),
+    Deed("model", "Models", _model, "ctrl+l,f9", "Ctrl+L F9", "WORDS", "choose or download a model", True),
+    Deed("settings", "Settings", _settings, "f10", "F10", words="settings for every start", anytime=True),
     Deed("help", "Keys", lambda app, _: app.action_help(), "f1", "F1", words="this help", anytime=True),
     Deed("quit", "Quit", lambda app, _: app.action_quit(), "ctrl+q", "Ctrl+Q",
          words="quit; chats are always saved", anytime=True),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from app.fetch import Leftover
 
 _EACH_S = 0.2
+_END_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,13 @@ class Downloads:
         return [left for left in found if left.name.partition(":")[0] != running]
 
     async def _run(self, name: str) -> None:
-        fetch = None
+        fetch, work = None, None
         try:
             offer = await in_background(lambda: look_up(name))
             self.step = Step(offer.name)
             fetch = Fetch(offer, self._folder(), self._report(offer.name))
-            path = await in_background(fetch.run)
+            work = in_background(fetch.run)
+            path = await asyncio.shield(work)
             self._notice(f"{path.name} is here and verified: Ctrl+L, Enter chats with it")
         except Cancelled:
             pass
@@ -87,8 +89,9 @@ class Downloads:
         except (S2Error, OSError) as error:
             self._notice(f"{name}: {error.line() if isinstance(error, S2Error) else error}")
         finally:
-            if fetch is not None:
+            if fetch is not None and work is not None:
                 fetch.cancel()
+                await asyncio.wait([work], timeout=_END_S)  # it holds the file until it has seen that
             self.step = self._task = None
             self.changed()
 

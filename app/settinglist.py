@@ -157,9 +157,8 @@ class SettingScreen(ModalScreen[None]):
 
 def _after(setting: Setting, value: Any) -> str:
     """The next of a setting's choices."""
-    now = setting.choices.index(value) if value in setting.choices else -1
-    if value is None and _plain(setting.example) in setting.choices:
-        now = setting.choices.index(_plain(setting.example))
+    shown = setting.example.strip('"') if value is None else value
+    now = setting.choices.index(shown) if shown in setting.choices else -1
     return setting.choices[(now + 1) % len(setting.choices)]
 
 
