@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.pace import Pace
+from app.prefill import Prefill
 from app.streams import closing
 
 if TYPE_CHECKING:
     from engine.client import EngineClient
     from engine.events import Timings
-    from engine.messages import ChatChunk, Progress
+    from engine.messages import ChatChunk
 
 _SAVE_EVERY_S = 0.5
 _READ_WINDOW_S = 0.01
@@ -30,7 +31,7 @@ class Answer:
         self.request_id = uuid.uuid4().hex
         self.text = ""
         self.timings: Timings | None = None
-        self.progress: Progress | None = None
+        self.prefill = Prefill()
         self.finish = ""
         self.mode: str | None = None
         self._show = show
@@ -59,7 +60,7 @@ class Answer:
 
     def _take(self, chunk: ChatChunk) -> None:
         self.text += chunk.text
-        self.progress = None if self.text else chunk.progress or self.progress
+        self.prefill.take(chunk.progress)
         self.timings = chunk.timings or self.timings
         self.finish = chunk.finish or self.finish
         self.mode = chunk.mode or self.mode

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from app.answer import Answer
 from app.conversation import told
 from app.labels import foot
 from app.pace import Pace
+from app.sampling import request_fields
 from engine.errors import BadRequest, ContextFull, EngineUnavailable, S2Error
 
 if TYPE_CHECKING:
-    from app.conversation import Conversation, Entry
+    from app.conversation import Conversation
+    from app.entry import Entry
     from app.history import Status
     from app.link import EngineLink
     from app.options import ChatOptions
@@ -26,7 +28,7 @@ _STATUS_OF_END: dict[str, Status] = {"stopped": "stopped", "crashed": "interrupt
 class Asker:
     """`drawn` waits until the screen shows what was changed.
 
-    `failed` gets an error the user has to read, and the prompt's text when it may have to be changed.
+    `failed` gets an error the user has to read, the answer that so did not come, and whether it was to go on.
     """
 
     def __init__(
@@ -35,11 +37,13 @@ class Asker:
         transcript: Transcript,
         options: ChatOptions,
         drawn: Callable[[], Awaitable[None]],
-        failed: Callable[[S2Error, str], None],
+        failed: Callable[[S2Error, Entry, bool], None],
     ) -> None:
         self.answer: Answer | None = None
         self.stopping = False
-        self._entry: Entry | None = None
+        self.entry: Entry | None = None
+        self.head = ""  # what an answer that goes on had already
+        self._refusal: S2Error | None = None
         self._task: asyncio.Task[None] | None = None
         self._client: EngineClient | None = None
         self._link = link
@@ -53,48 +57,85 @@ class Asker:
     def has_text(self) -> bool:
         return self.answer is not None and bool(self.answer.text)
 
-    async def run(self, conversation: Conversation, entry: Entry, mode: str) -> None:
-        """Until the answer is over, however it ends."""
+    async def run(
+        self, conversation: Conversation, entry: Entry, mode: str, *, goes_on: bool = False
+    ) -> None:
+        """Until the answer is over, however it ends. `goes_on`: what `entry` has already is its beginning."""
         self._task = asyncio.current_task()
-        self._entry = entry
-        self.answer = Answer(self._show, lambda text: conversation.save_partial(entry, text), self._pace)
+        self.entry, self.head = entry, entry.text
+        self.answer = Answer(self._show, lambda _: conversation.save_partial(entry, self.text), self._pace)
         end = ""
         try:
-            end = await self._ask(conversation, entry, mode)
+            end = await self._ask(conversation, entry, mode, goes_on)
         except asyncio.CancelledError:
             end = "stopped"
         finally:
-            answer, self.answer, self._entry = self.answer, None, None
-            self.stopping = False
-            entry.text, entry.mode = answer.text, answer.mode or mode
+            entry.text, answer = self.text, self.answer
+            self.answer, self.entry, self.stopping = None, None, False
+            entry.mode = answer.mode or mode
             entry.view.close(foot(end, entry.mode, answer.timings))
             self._transcript.redraw(entry.view)
-        await conversation.finish(entry, _STATUS_OF_END.get(end, "done"), end, answer.timings)
+        status = _STATUS_OF_END.get(end, "done")
+        if end == "error" and goes_on:
+            status = "stopped"  # what it had is still an answer
+        await conversation.finish(entry, status, end, answer.timings)
+        if self._refusal is not None:
+            refusal, self._refusal = self._refusal, None
+            self._failed(refusal, entry, goes_on)
 
-    async def _ask(self, conversation: Conversation, entry: Entry, mode: str) -> str:
+    async def digest(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
+        """A text that is no part of the conversation; "" when it was stopped. Raises S2Error."""
+        self._task = asyncio.current_task()
+        self.answer = Answer(_nowhere, lambda _: None, self._pace)
+        try:
+            self._client = await self._link.client()
+            await self.answer.run(self._client, messages, options)
+            return "" if self.answer.finish == "cancel" else self.answer.text
+        except asyncio.CancelledError:
+            return ""
+        finally:
+            self.answer, self._client, self.stopping = None, None, False
+
+    @property
+    def text(self) -> str:
+        """All of the answer that is being written."""
+        return self.head + (self.answer.text if self.answer else "")
+
+    async def _ask(self, conversation: Conversation, entry: Entry, mode: str, goes_on: bool) -> str:
         """How the answer ended: a key of `labels.ENDS`, or another word for its normal end."""
         answer = self.answer
         assert answer is not None
         self.waiting("thinking")
         try:
             self._client = await self._link.client()
-            options = {**self._options.request, **({"mode": mode} if mode else {})}
-            await answer.run(self._client, told(conversation.entries, self._options.system), options)
+            options = {**self.options_for(conversation), **({"mode": mode} if mode else {})}
+            last = entry if goes_on else None
+            if goes_on:
+                options["continue_final_message"] = True
+            await answer.run(
+                self._client, told(conversation.entries, self.system_of(conversation), last), options
+            )
         except EngineUnavailable:
             # The link finds out why and says so.
             return "error" if self._link.model_failed else "crashed"
-        except (ContextFull, BadRequest) as error:
-            self._failed(error, await conversation.refuse(entry))
-            return "error"
         except S2Error as error:
-            self._failed(error, "")
+            if isinstance(error, (ContextFull, BadRequest)) and not goes_on:
+                await conversation.refuse(entry)
+            self._refusal = error
             return "error"
         finally:
             self._client = None
         return "stopped" if answer.finish == "cancel" else answer.finish
 
+    def options_for(self, conversation: Conversation) -> dict[str, Any]:
+        """The fields of a request: those of the command line, then what this chat changed."""
+        return {**self._options.request, **request_fields(conversation.sampling), "reasoning_format": "none"}
+
+    def system_of(self, conversation: Conversation) -> str:
+        return self._options.system if conversation.system is None else conversation.system
+
     async def _show(self, piece: str) -> None:
-        entry = self._entry
+        entry = self.entry
         assert entry is not None
         entry.view.foot = ""
         entry.view.append(piece)
@@ -103,9 +144,9 @@ class Asker:
 
     def waiting(self, words: str) -> None:
         """Shows in the answer's place why there is none yet."""
-        if self._entry is not None and self.answer is not None and not self.answer.text:
-            self._entry.view.foot = f"{words} …"
-            self._transcript.redraw(self._entry.view)
+        if self.entry is not None and self.answer is not None and not self.answer.text:
+            self.entry.view.foot = f"{words} …"
+            self._transcript.redraw(self.entry.view)
 
     async def stop(self) -> None:
         """Stops the engine's work and keeps the text; a second call does not wait for the engine."""
@@ -122,3 +163,7 @@ class Asker:
             known = False
         if not known and self.answer is answer:
             task.cancel()
+
+
+async def _nowhere(_: str) -> None:
+    """Nobody watches a summary grow."""

@@ -12,7 +12,8 @@ from engine.size import size
 
 if TYPE_CHECKING:
     from app.answer import Answer
-    from app.conversation import Entry
+    from app.entry import Entry
+    from app.meter import Meter
     from engine.messages import Snapshot
 
 
@@ -28,6 +29,16 @@ class Board:
     @property
     def context_size(self) -> int:
         return self.snapshot.model.n_ctx if self.snapshot and self.snapshot.model else 0
+
+    @property
+    def is_ready(self) -> bool:
+        return self.snapshot is not None and self.snapshot.state == "ready"
+
+    @property
+    def can_switch_thoughts(self) -> bool:
+        """Whether requests may say if the model thinks first."""
+        model = self.snapshot.model if self.snapshot else None
+        return model is not None and model.can_switch_thoughts
 
     @property
     def memory_words(self) -> str:
@@ -61,12 +72,27 @@ class Board:
             name = self.mode.name
         return names[(names.index(name) + 1) % len(names)] if name in names else next(iter(names), "")
 
-    def status(self, answer: Answer | None, stopping: bool, last: Entry | None) -> Status:
+    def mode_named(self, name: str) -> str:
+        """`name` if it is a mode of the engine, else ""."""
+        return (
+            name if any(mode.name == name for mode in (self.snapshot.modes if self.snapshot else ())) else ""
+        )
+
+    @property
+    def mode_names(self) -> str:
+        """All modes of the engine, in words; "" while they are not known."""
+        names = [mode.name for mode in self.snapshot.modes] if self.snapshot else []
+        return "The modes are " + ", ".join(names) if names else ""
+
+    def status(
+        self, answer: Answer | None, stopping: bool, last: Entry | None, meter: Meter | None = None
+    ) -> Status:
         kind, words = self._state(answer, stopping)
         model = self.snapshot.model if self.snapshot else None
         budget = self.snapshot.budget_bytes if self.snapshot else 0
         timings = answer.timings if answer else None
         context = timings or (last.timings if last else None)
+        counted = meter.tokens if meter is not None and answer is None else None
         if answer is None and last and (not self.mode or last.mode == self.mode.name):
             timings = last.timings  # the numbers of another mode would be taken for those of this one
         return Status(
@@ -75,7 +101,7 @@ class Board:
             model=model_name(model.name) if model else "",
             mode=self.mode,
             timings=timings,
-            context_n=context.context_n if context else 0,
+            context_n=counted if counted is not None else context.context_n if context else 0,
             context_size=self.context_size,
             memory=memory(self.snapshot.rss_bytes, budget) if self.snapshot and budget else "",
             has_store=bool(budget and self.snapshot and self.snapshot.plan and self.snapshot.plan.store),
@@ -89,9 +115,8 @@ class Board:
             return "stopping", "stopping"
         if answer.text:
             return "answering", "answering"
-        if progress := answer.progress:
-            share = 100 * progress.processed // max(1, progress.total)
-            return "answering", f"reading the prompt {share}%"
+        if words := answer.prefill.words:
+            return "answering", words
         if engine[0] == "ready":
             queued = self.snapshot is not None and self.snapshot.queued > 0
             return "waiting", "waiting for another chat's answer" if queued else "thinking"

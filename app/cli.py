@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import exits
-from app.flags import FLAGS, add_flags, text
+from app.flags import FLAGS, add_flag, add_flags, text
 from app.text import clean
 from engine import __version__
 from engine.errors import S2Error
@@ -30,8 +30,18 @@ environment:
   NO_COLOR     no colours"""
 
 _MODELS = f"""\
-Without an action the models are listed that ship and that `s2chat bench large` made.
+Without an action all models are listed that are found on this machine: the one that ships, those that were
+downloaded or made, those in the folders of the settings, and those of Hugging Face, LM Studio, Ollama and
+llama.cpp. The network is used by `get` alone.
 `s2chat models ACTION --help` shows an action's flags.
+
+{exits.EPILOG}"""
+
+_GET = f"""\
+OWNER/NAME is a repository with GGUF files. Of several models in it Q4_K_M is taken unless FILE or its
+quantisation is named; a split set comes whole. There must be room for all of it. What arrives is checked
+against the hub's SHA-256 before it is used. Ctrl+C stops, and the same command goes on from there.
+HF_ENDPOINT names another hub, and `hf auth login` a user.
 
 {exits.EPILOG}"""
 
@@ -41,6 +51,13 @@ places; a pack has it in one, so that one read fetches it. The pack is NAME.s2pa
 ~/.cache/s2chat where that folder cannot be written. It takes about as much disk as the model, and the next
 start uses it. `s2chat models rm` removes it. Ctrl+C stops, and the same command goes on from there; when the
 disk fills up meanwhile, what was written is removed.
+
+{exits.EPILOG}"""
+
+
+_PLAN = f"""\
+Speeds are estimates from bytes and bandwidths, before the first run. Known models have names such as
+olmoe-1b-7b or qwen3-30b-a3b:Q8_0; the list below a plan says which of them suit the device.
 
 {exits.EPILOG}"""
 
@@ -101,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--json", action="store_true", help="print one JSON object with text, tokens and timings"
     )
+    _add_serve(commands)
     status = _new_parser(commands, "status", "what the engine does", exits.EPILOG)
     status.add_argument("--json", action="store_true", help="as one JSON object")
     _new_parser(commands, "stop", "end the engine, whoever uses it", exits.EPILOG)
@@ -108,13 +126,36 @@ def _parser() -> argparse.ArgumentParser:
         commands, "doctor", "what is installed, what this machine has, what is missing", exits.EPILOG
     )
     doctor.add_argument("--json", action="store_true", help="as one JSON object")
+    doctor.add_argument(
+        "--bundle", metavar="FILE", type=Path, help="write all of it to a .zip for somebody who helps"
+    )
+    _add_plan(commands)
     _add_models(commands)
     _new_parser(commands, "bench", "measure speed; has its own flags: `s2chat bench --help`", "")
     return parser
 
 
+def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    plan = _new_parser(commands, "plan", "what the engine would do here with a model, and why", _PLAN)
+    for flag in FLAGS:
+        if flag.target == "load" or flag.field in ("mode", "draft_experts", "draft_length"):
+            add_flag(plan, flag)
+    plan.add_argument(
+        "-m", "--model", metavar="MODEL", type=Path, help="a GGUF file or the name of a known model"
+    )
+    _add_device(plan)
+    plan.set_defaults(json=False)
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", metavar="PROFILE", type=text, help="another device: a name such as orin-nano-8gb, or a file"
+    )
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as one JSON object")
+
+
 def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    models = _new_parser(commands, "models", "list models; pack their experts for faster reading", _MODELS)
+    models = _new_parser(commands, "models", "list and download models; pack their experts", _MODELS)
     models.add_argument("--json", action="store_true", help="list them as JSON")
     actions = models.add_subparsers(dest="action", metavar="ACTION")
     listing = _new_parser(actions, "list", "list models (the default)", exits.EPILOG)
@@ -122,10 +163,16 @@ def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "places", metavar="PLACE", nargs="*", type=Path, help="GGUF files, or folders with some"
     )
     listing.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as JSON")
+    get = _new_parser(actions, "get", "download a model from the Hugging Face hub", _GET)
+    get.add_argument("name", metavar="OWNER/NAME[:FILE]", type=text, help="FILE may be a quantisation too")
+    _new_parser(actions, "forget", "remove what unfinished downloads left", exits.EPILOG)
     pack = _new_parser(actions, "pack", "write the experts of a model once more, for faster reading", _PACK)
     remove = _new_parser(
         actions, "rm", "remove the pack of a model, finished or not; never the model", exits.EPILOG
     )
+    info = _new_parser(actions, "info", "what a model is, and what it would do on this machine", _PLAN)
+    info.add_argument("model", metavar="MODEL", nargs="?", type=Path, help="a GGUF file or a known name")
+    _add_device(info)
     check = _new_parser(actions, "check", "read a whole pack and compare it with its checksums", exits.EPILOG)
     for action in (pack, remove, check):
         _add_model(action)
@@ -170,6 +217,19 @@ def _settings_over(arguments: argparse.Namespace) -> Settings:
     return settings
 
 
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from app.serve import NOTES, add_serve_flags
+
+    words = "keep the engine for other programs: OpenAI's protocol on a socket, and on a port"
+    add_serve_flags(_new_parser(commands, "serve", words, f"{NOTES}\n{exits.EPILOG}"))
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from app.serve import serve
+
+    return serve(arguments)
+
+
 def _status(arguments: argparse.Namespace) -> int:
     from app.status import show_status
 
@@ -185,7 +245,13 @@ def _stop(_: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from app.doctor import examine
 
-    return examine(as_json=arguments.json)
+    return examine(as_json=arguments.json, bundle=arguments.bundle)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from app.planning import plan
+
+    return plan(arguments)
 
 
 def _models(arguments: argparse.Namespace) -> int:
@@ -208,9 +274,11 @@ def _bench(words: list[str]) -> int:
 _COMMANDS = {
     "chat": _chat,
     "run": _run,
+    "serve": _serve,
     "status": _status,
     "stop": _stop,
     "doctor": _doctor,
+    "plan": _plan,
     "models": _models,
 }
 

@@ -9,16 +9,18 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from app import exits
+from app.privacy import hide, hide_in
 from app.text import one_line
 from engine import __version__
 from engine.errors import S2Error
+from engine.machine.reading import Reading
 from engine.paths import EMBEDDED_MODEL, Paths
 from engine.size import size
 
@@ -45,15 +47,66 @@ class Finding:
     problem: str = ""
 
 
-def examine(*, as_json: bool) -> int:
-    """Exit code 1 when something that is needed is missing."""
+def examine(*, as_json: bool, bundle: Path | None = None) -> int:
+    """Exit code 1 when something that is needed is missing. `bundle`: also writes all of it to this file."""
     findings = [_isolated(name, probe) for name, probe in _PROBES]
-    if as_json:
-        print(json.dumps({item.name: dataclasses.asdict(item) for item in findings}, default=str))
-    else:
-        print("\n".join(line for item in findings for line in _lines(item)))
+    readings = _machine()
+    findings += _missing(readings)
+    report = hide_in(
+        {
+            **{item.name: dataclasses.asdict(item) for item in findings},
+            "probes": {name: dataclasses.asdict(reading) for name, reading in readings.items()},
+        }
+    )
+    text = hide("\n".join([*(line for item in findings for line in _lines(item)), *_probe_lines(readings)]))
+    print(json.dumps(report, default=str) if as_json else text)
+    if bundle is not None:
+        from app.bundle import write_bundle
+
+        names = write_bundle(
+            bundle, {"doctor.json": json.dumps(report, indent=2, default=str), "doctor.txt": text}
+        )
+        print(f"wrote {bundle}: {', '.join(names)}; look into it before you send it", file=sys.stderr)
     needed = ("native", "model", "packages")
     return exits.ERROR if any(item.problem for item in findings if item.name in needed) else exits.OK
+
+
+def _machine() -> dict[str, Reading]:
+    """Every probe of the machine, disk and memory measured anew."""
+    from engine.machine.inventory import merged, of_disk, quick, slow
+
+    return merged(quick(), slow(), of_disk(EMBEDDED_MODEL, measured=True))
+
+
+def _missing(readings: Mapping[str, Reading]) -> list[Finding]:
+    """Probes without an answer whose answer would be of use here, and how to get one."""
+    findings = []
+    for name, needed_by in (("jtop", "jetson.model"), ("nvml", "driver.version")):
+        reading = readings.get(name)
+        if reading is not None and needed_by in readings:
+            findings.append(Finding(name, reading.value, reading.error))
+    return findings
+
+
+def _probe_lines(readings: Mapping[str, Reading]) -> list[str]:
+    """Each value with its source, n/a with its reason."""
+    lines = ["", "What this machine says of itself, and where:"]
+    for name, reading in readings.items():
+        words = (
+            _value(name, reading.value)
+            if reading.known
+            else f"n/a{': ' if reading.error else ''}{reading.error}"
+        )
+        lines.append(f"  {name:<22} {one_line(words)}  [{reading.source}]")
+    return lines
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    if isinstance(value, int) and not isinstance(value, bool) and value > 1 << 20:
+        return f"{size(value)}/s" if name.endswith(("speed", "bandwidth")) else size(value)
+    return str(value)
 
 
 def _isolated(name: str, probe: Callable[[], Finding]) -> Finding:
@@ -116,16 +169,17 @@ def _native() -> Finding:
 
 
 def _device() -> Finding:
-    from engine.device import detect
+    from engine.machine.inventory import this_machine
 
-    device = detect()
+    device, _ = this_machine(EMBEDDED_MODEL)
     return Finding(
         "device",
         {
+            "": device.name,
             "arch": device.arch,
             "cores": device.cores,
             "memory": size(device.memory_bytes),
-            "available": size(device.available_bytes),
+            "available": size(device.available_bytes) + (" by a cgroup" if device.limited else ""),
         },
     )
 
@@ -184,7 +238,10 @@ def _writable(folder: Path) -> bool:
 
 def _terminal() -> Finding:
     names = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "TMUX", "SSH_CONNECTION")
-    return Finding("terminal", {name: os.environ[name] for name in names if name in os.environ})
+    values = {name: os.environ[name] for name in names if name in os.environ}
+    if "SSH_CONNECTION" in values:  # its addresses are nobody's business
+        values["SSH_CONNECTION"] = "yes"
+    return Finding("terminal", values)
 
 
 _PROBES: tuple[tuple[str, Callable[[], Finding]], ...] = (

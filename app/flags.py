@@ -116,14 +116,18 @@ FLAGS = (
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     for flag in FLAGS:
-        parser.add_argument(
-            *flag.names,
-            dest=flag.field,
-            type=flag.type,
-            metavar=flag.metavar,
-            choices=flag.choices,
-            help=flag.help,
-        )
+        add_flag(parser, flag)
+
+
+def add_flag(parser: argparse.ArgumentParser, flag: Flag) -> None:
+    parser.add_argument(
+        *flag.names,
+        dest=flag.field,
+        type=flag.type,
+        metavar=flag.metavar,
+        choices=flag.choices,
+        help=flag.help,
+    )
 
 
 def model_of(arguments: argparse.Namespace) -> Path:
@@ -133,6 +137,6 @@ def model_of(arguments: argparse.Namespace) -> Path:
 
 def fields_for(target: Target, arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields the user set; -1 is llama.cpp's way to say that a limit or seed is not set."""
-    values = {flag.field: getattr(arguments, flag.field) for flag in FLAGS if flag.target == target}
+    values = {flag.field: getattr(arguments, flag.field, None) for flag in FLAGS if flag.target == target}
     unset = {"max_tokens": -1, "seed": -1, "n_ctx": 0}
     return {name: value for name, value in values.items() if value is not None and value != unset.get(name)}

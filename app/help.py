@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,6 +12,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from app.deeds import DEEDS
+
 WELCOME = """\
 **s2chat** chats with Mixture-of-Experts models on this machine. Nothing leaves it.
 
@@ -18,23 +21,24 @@ Type a message and press Enter. F1 shows the keys.
 """
 
 # Texts of 32 cells at most fit beside the keys on a terminal of 60 columns.
-_KEYS = (
+_WRITING = (
     ("Enter", "send"),
     ("Ctrl+J Alt+Enter", "new line"),
     ("Esc Ctrl+C", "stop the answer, keep its text"),
-    ("Ctrl+R", "ask again for the last answer"),
-    ("Ctrl+T F2", "next mode, from the next answer"),
-    ("Ctrl+Y", "copy the last answer"),
-    ("Ctrl+N", "new chat"),
-    ("Ctrl+O", "open an earlier chat"),
+)
+_CHOOSING = (
+    ("Tab, or ↑", "choose a message, then:"),
+    ("e r g", "edit, ask again, go on"),
+    ("← →", "its earlier and later versions"),
+    ("c, 1 to 9", "copy it, its n-th code block"),
+)
+_MOVING = (
+    ("Alt+1 to 9", "copy that code block"),
     ("PgUp PgDn", "scroll"),
     ("Ctrl+Home/End", "to the start, to the end"),
-    ("/budget 2G", "memory for the engine, at once"),
     ("mouse", "select text, Ctrl+C copies it"),
-    ("Ctrl+P", "commands, such as other colours"),
-    ("Ctrl+Q", "quit; chats are always saved"),
+    ("Ctrl+P", "all commands, and colours"),
 )
-
 _TERMS = (
     ("=exact", "the text plain decode would write"),
     ("≈lossy", "the mode may change the text"),
@@ -54,9 +58,19 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(id="help") as box:
             box.border_title = "Keys"
             box.border_subtitle = "Esc closes"
-            yield Static(_table(_KEYS) + Content("\n\n") + _table(_TERMS))
+            yield Static(Content("\n\n").join(_table(rows) for rows in _tables()))
+
+
+def _tables() -> Iterator[tuple[tuple[str, str], ...]]:
+    keys = tuple((deed.shown, deed.words) for deed in DEEDS if deed.shown)
+    yield _WRITING + keys + _MOVING
+    yield _CHOOSING
+    yield tuple(
+        (f"/{deed.name} {deed.takes}", deed.words or deed.title.lower()) for deed in DEEDS if not deed.shown
+    )
+    yield _TERMS
 
 
 def _table(rows: tuple[tuple[str, str], ...]) -> Content:
-    lines = [Content.styled(f"{key:<17}", "$text-primary") + Content(text) for key, text in rows]
+    lines = [Content.styled(f"{key:<17} ", "$text-primary") + Content(text) for key, text in rows]
     return Content("\n").join(lines)

@@ -13,6 +13,8 @@ from engine.errors import Busy, EngineUnavailable, S2Error
 from engine.supervisor import Crash, Supervisor
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from app.options import Load
     from engine.messages import Snapshot
     from engine.paths import Paths
@@ -40,7 +42,7 @@ class EngineLink:
     """`run` is the connection's life; `client` is what a request waits for."""
 
     def __init__(self, paths: Paths, load: Load, listener: Listener) -> None:
-        self._load = load
+        self._wishes = self._load = load
         self._listener = listener
         self._supervisor = Supervisor(paths)
         self._client: asyncio.Future[EngineClient] = asyncio.get_running_loop().create_future()
@@ -55,6 +57,22 @@ class EngineLink:
             self._client = asyncio.get_running_loop().create_future()
             self._wanted.set()
         return await asyncio.shield(self._client)
+
+    @property
+    def model(self) -> Path:
+        """The model that answers, or will."""
+        return self._load.model
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the engine takes now."""
+        return self._last.rss_bytes if self._last is not None else 0
+
+    async def switch(self, model: Path) -> None:
+        """Loads another model, with the wishes of the first. Raises the S2Error the engine refuses with."""
+        load = replace(self._wishes, model=model)
+        await self._load_into(await self.client(), load)
+        self._load = load
 
     async def run(self) -> None:
         self._wanted.set()
@@ -101,17 +119,20 @@ class EngineLink:
 
     async def _ask_for_model(self, client: EngineClient) -> None:
         try:
-            load = self._load
-            await client.load(
-                load.model,
-                n_ctx=load.n_ctx,
-                n_threads=load.n_threads,
-                cache_type=load.cache_type,
-                budget=load.budget,
-            )
+            await self._load_into(client, self._load)
         except Busy as error:
             hint = "this chat goes on with the model that is loaded"
             self._listener.engine_problem(Busy(error.message, hint=hint))
+
+    @staticmethod
+    async def _load_into(client: EngineClient, load: Load) -> None:
+        await client.load(
+            load.model,
+            n_ctx=load.n_ctx,
+            n_threads=load.n_threads,
+            cache_type=load.cache_type,
+            budget=load.budget,
+        )
 
     async def _after(self, crash: Crash) -> None:
         if crash.death.expected:

@@ -1,4 +1,4 @@
-"""`s2chat models`: which models there are, and packed copies of their experts."""
+"""`s2chat models`: which models there are, how to get more, and packed copies of their experts."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from app import exits
+from app.fetch import Fetch, leftovers
+from app.fetch import remove as remove_leftover
 from app.flags import model_of
+from app.hub import look_up
+from app.inventory import Item, all_places, scan
+from app.places import Place
+from app.progress import Progress
+from app.settings import read_settings
 from app.text import one_line
+from engine.device import detect
 from engine.errors import BadRequest, ModelError, S2Error
-from engine.model import read_model_info
 from engine.pack import damaged, pack_of
 from engine.packing import Packing, remove
-from engine.paths import EMBEDDED_MODEL, models_cache
+from engine.paths import Paths, settings_file
+from engine.plan import Wishes
 from engine.size import size
 
 _SHOWN = 5  # damaged records that are named
-_EACH_S = 0.2  # between two looks of the progress
 
 
 def models(arguments: Namespace) -> int:
@@ -28,46 +35,46 @@ def models(arguments: Namespace) -> int:
 
 
 def _list(arguments: Namespace) -> int:
-    found = [_about(path) for path in _known(getattr(arguments, "places", None))]
+    places = getattr(arguments, "places", None)
+    found = [_about(item) for item in _known(places)]
     if arguments.json:
         print(json.dumps(found))
         return exits.OK
-    for item in found:
-        print(f"{one_line(str(item['path']))}\n    {one_line(str(item['words']))}")
+    for about in found:
+        print(f"{one_line(str(about['path']), 1000)}\n    {one_line(str(about['words']), 1000)}")
+    for left in [] if places else leftovers(downloads()):
+        print(f"unfinished: {one_line(left.name, 1000)}, {size(left.size)}")
+        print("    `s2chat models get` with that name goes on, `s2chat models forget` removes it")
     return exits.OK
 
 
-def _known(places: list[Path] | None) -> Iterator[Path]:
-    """The models in `places`, or those the program has by itself; a split set once."""
-    seen = set()
-    for place in places or [EMBEDDED_MODEL, models_cache()]:
-        if place.is_dir():
-            files: Iterable[Path] = sorted(file for file in place.iterdir() if file.suffix.lower() == ".gguf")
-        else:
-            files = [place] if places or place.exists() else []
-        for file in files:
-            try:
-                path = read_model_info(file).path
-            except ModelError:
-                path = file
-            if path not in seen:
-                seen.add(path)
-                yield path
+def _known(places: list[Path] | None) -> Iterator[Item]:
+    """The models in `places`, or all that are found on this machine; a split set once."""
+    settings = read_settings(settings_file())
+    where = (
+        tuple(Place(place, "") for place in places) if places else all_places(downloads(), settings.folders)
+    )
+    return scan(where, detect(), Wishes(budget=settings.get("engine.budget")))
 
 
-def _about(path: Path) -> dict[str, object]:
+def downloads() -> Path:
+    """Where downloaded models are."""
+    return read_settings(settings_file()).downloads or Paths.default().models
+
+
+def _about(item: Item) -> dict[str, object]:
     """What the list says of a model; a file that cannot be used says why."""
-    about: dict[str, object] = {"path": str(path)}
-    try:
-        info = read_model_info(path)
-        about |= {"name": info.name, "bytes": info.size_bytes, "experts": info.n_expert}
-    except ModelError as error:
-        return {**about, "packed": None, "words": f"cannot be used: {error.line()}"}
-    words = f"{info.name}, {size(info.size_bytes)}, "
+    path, info = item.path, item.info
+    about: dict[str, object] = {"path": str(path), "tool": item.tool, "packed": None}
+    if info is None:
+        return {**about, "words": f"cannot be used: {item.verdict.words}"}
+    about |= {"name": info.name, "bytes": info.size_bytes, "experts": info.n_expert, "quant": info.quant}
+    about |= {"verdict": item.verdict.word, "why": item.verdict.words}
+    words = f"{info.name}, {size(info.size_bytes)}, {info.quant}, {item.verdict.word}, "
     try:
         packing = Packing(path)
     except ModelError:
-        return {**about, "packed": None, "words": words + "no experts to pack"}
+        return {**about, "words": words + "no experts to pack"}
     about["packed"] = str(packing.found) if packing.found else None
     if packing.found:
         words += f"packed in {size(packing.size)}: {packing.found}"
@@ -78,6 +85,31 @@ def _about(path: Path) -> dict[str, object]:
     else:
         words += f"not packed, that would take {size(packing.size)}"
     return {**about, "words": words}
+
+
+def _get(arguments: Namespace) -> int:
+    offer = look_up(arguments.name)
+    folder = downloads()
+    files = f"{len(offer.files)} files, " if len(offer.files) > 1 else ""
+    print(f"{one_line(offer.name, 1000)}: {files}{size(offer.size)}, to {folder}", file=sys.stderr)
+    try:
+        with Progress() as progress:
+            path = Fetch(offer, folder, progress).run()
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from there", file=sys.stderr)
+        return exits.CANCELLED
+    print(f"here and verified. To chat with it: s2chat -m {path}")
+    return exits.OK
+
+
+def _forget(_: Namespace) -> int:
+    found = leftovers(downloads())
+    for left in found:
+        remove_leftover(left)
+        print(f"removed {one_line(left.name, 1000)}, {size(left.size)}")
+    if not found:
+        print("no download was left unfinished", file=sys.stderr)
+    return exits.OK
 
 
 def _pack(arguments: Namespace) -> int:
@@ -91,7 +123,7 @@ def _pack(arguments: Namespace) -> int:
         print("nothing was written", file=sys.stderr)
         return exits.CANCELLED
     started = time.monotonic()
-    with _Progress() as progress:
+    with Progress() as progress:
         place = packing.write(progress)
     print(f"packed in {time.monotonic() - started:.0f} s: {place}")
     return exits.OK
@@ -131,7 +163,7 @@ def _check(arguments: Namespace) -> int:
             reasons[0] if reasons else f"there is no pack of {model}",
             hint="" if reasons else "`s2chat models pack` makes one",
         )
-    with _Progress() as progress:
+    with Progress() as progress:
         bad = damaged(packing.found, packing.blueprint, progress)
     if bad:
         more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
@@ -143,6 +175,12 @@ def _check(arguments: Namespace) -> int:
     return exits.OK
 
 
+def _info(arguments: Namespace) -> int:
+    from app.planning import info
+
+    return info(arguments)
+
+
 def _reasons(model: Path) -> list[str]:
     """Why packs that are there are not used."""
     reasons: list[str] = []
@@ -150,38 +188,4 @@ def _reasons(model: Path) -> list[str]:
     return reasons
 
 
-class _Progress:
-    """A line on the terminal with the share that is done, the speed and the time that is left."""
-
-    def __init__(self) -> None:
-        self._visible = sys.stderr is not None and sys.stderr.isatty()
-        self._what, self._from, self._since, self._next = "", 0, 0.0, 0.0
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._visible and self._what:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def __call__(self, what: str, done: int, whole: int) -> None:
-        now = time.monotonic()
-        if what != self._what:
-            self._what, self._from, self._since, self._next = what, done, now, now
-        if self._visible and now >= self._next:
-            self._next = now + _EACH_S
-            print(f"\r\x1b[K{self._line(done, whole, now)}", end="", file=sys.stderr, flush=True)
-
-    def _line(self, done: int, whole: int, now: float) -> str:
-        line = f"{self._what} {100 * done // whole}% of {size(whole)}"
-        speed = (done - self._from) / (now - self._since) if now > self._since else 0.0
-        if speed:
-            line += f", {size(speed)}/s, {_time((whole - done) / speed)} left"
-        return line
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-_ACTIONS = {"list": _list, "pack": _pack, "rm": _rm, "check": _check}
+_ACTIONS = {"list": _list, "get": _get, "forget": _forget, "pack": _pack, "rm": _rm, "check": _check, "info": _info}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """`request` holds fields that go into every request as they are; "" leaves the mode to the engine."""
+    """`request` holds fields that go into every request as they are, the settings screen changes them; ""
+    leaves the mode to the engine."""
 
     load: Load
     mode: str = ""
-    request: Mapping[str, Any] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
     system: str = ""
     settings: Settings = field(default_factory=Settings)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+from textual.content import Content
 from textual.document._document import Document
 from textual.keys import Keys
 from textual.message import Message
@@ -25,6 +26,7 @@ ANSI_SEQUENCES_KEYS["\x1b\r"] = (Keys.ControlJ,)  # type: ignore[index]
 _NEWLINE_KEYS = ("ctrl+j", "alt+enter", "shift+enter")
 # A terminal without bracketed paste types a paste, so what follows an Enter this soon was not a person.
 _BURST_S = 0.03
+_KEYS = "Enter sends · Ctrl+J new line · / commands · F1 keys"
 _LONG_PROMPT = 2000  # characters from which the prompt's size is shown
 _CHARACTERS_PER_TOKEN = 4
 
@@ -44,21 +46,26 @@ class Prompt(TextArea):
             show_line_numbers=False,
             highlight_cursor_line=False,
         )
-        self.border_subtitle = "Enter sends · Ctrl+J new line · F1 keys"
+        self.border_subtitle = _KEYS
         self.cursor_blink = False  # a blink is a redraw twice a second
         self._enter: Timer | None = None
         self._last_key = 0.0
         self._pasting = False
 
-    def warn_if_long(self, characters: int, context_size: int) -> None:
-        """Says how much of the context a long prompt takes; only the engine can count exactly."""
-        tokens = characters // _CHARACTERS_PER_TOKEN
-        if characters < _LONG_PROMPT:
-            self.border_title = ""
-        elif context_size and tokens > context_size:
-            self.border_title = f"▲ about {tokens} tokens, the context holds {context_size}"
-        else:
-            self.border_title = f"about {tokens} tokens"
+    def tell(self, title: str, keys: str, context_size: int, too_long: str) -> None:
+        """Writes into the frame: `title`, else how much a long prompt takes, and what the keys do.
+
+        `too_long` is the engine's word that it does not fit; only the engine can count exactly.
+        """
+        if too_long:
+            title = f"▲ {too_long}"
+        elif not title and len(self.text) >= _LONG_PROMPT:
+            tokens = len(self.text) // _CHARACTERS_PER_TOKEN
+            title = f"about {tokens} tokens"
+            if context_size and tokens > context_size:
+                title = f"▲ {title}, the context holds {context_size}"
+        self.border_title = Content(title)
+        self.border_subtitle = Content(keys or _KEYS)
 
     async def _on_key(self, event: events.Key) -> None:
         now = time.monotonic()
@@ -76,6 +83,10 @@ class Prompt(TextArea):
             else:
                 # Editing keys that come until then are not part of what was sent.
                 self._enter = self.set_timer(_BURST_S, partial(self._send, self.text))
+        elif event.key in ("tab", "shift+tab") or (event.key == "up" and not self.text):
+            event.stop()
+            event.prevent_default()
+            await self.app.run_action("move(-1)")
         elif event.key in _NEWLINE_KEYS:
             event.stop()
             event.prevent_default()

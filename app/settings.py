@@ -187,8 +187,9 @@ def _changed(text: str, read: TOMLDocument, setting: Setting, value: Any) -> str
     lines = text.splitlines()
     if number := _line_of(text, setting.key, off=True):
         lines[number - 1] = line
-    elif not setting.section:  # before the first section, the one place where it is of none
-        lines.insert(0, line)
+    elif not setting.section:
+        read[setting.name] = value
+        return read.as_string()
     else:
         number = _section_line(lines, setting.section)
         if not number:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -29,6 +30,21 @@ _PAGE = 30  # messages that are shown at first and added when the view reaches i
 
 class Transcript(ScrollView, can_focus=False):
     """Keeps the end in view unless the user scrolled up."""
+
+    # While a message is chosen the focus is here; otherwise all keys belong to the prompt.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k,shift+tab", "app.move(-1)", show=False),
+        Binding("down,j,tab", "app.move(1)", show=False),
+        Binding("e", "app.chosen('edit')", show=False),
+        Binding("r", "app.chosen('again')", show=False),
+        Binding("g", "app.chosen('on')", show=False),
+        Binding("c,y", "app.chosen('copy')", show=False),
+        Binding("o", "app.chosen('thoughts')", show=False),
+        Binding("left", "app.chosen('earlier')", show=False),
+        Binding("right", "app.chosen('later')", show=False),
+        Binding("q,i,enter", "app.chosen('leave')", show=False),
+        *(Binding(f"{number}", f"app.chosen('{number}')", show=False) for number in range(1, 10)),
+    ]
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "transcript--user",
@@ -61,9 +77,18 @@ class Transcript(ScrollView, can_focus=False):
 
     # What is shown
 
-    def load(self, messages: list[Message]) -> None:
+    def load(self, messages: list[Message], *, keep_notices: bool = False) -> None:
+        """Shows `messages`; with `keep_notices` those stay that were added among the ones shown before."""
+        notices = (
+            [m for m in self._messages if m.role == "notice" and m not in messages] if keep_notices else []
+        )
+        before = {id(m): self._messages[at - 1] if at else None for at, m in enumerate(self._messages)}
         self._messages = list(messages)
-        self._first = max(0, len(messages) - _PAGE)
+        for notice in notices:
+            place = before[id(notice)]
+            at = self._messages.index(place) + 1 if place in self._messages else len(self._messages)
+            self._messages.insert(at, notice)
+        self._first = max(0, len(self._messages) - _PAGE)
         self._draw_all(follow=True)
 
     def add(self, message: Message) -> None:
@@ -78,6 +103,26 @@ class Transcript(ScrollView, can_focus=False):
         """Shows what changed in `message`; cheap when it is among the last."""
         if message in self._messages:
             self._draw_from(self._messages.index(message), follow=self._following)
+
+    def choose(self, message: Message | None) -> None:
+        """Marks `message` alone, None for none, and brings it into view."""
+        for other in self._messages:
+            if other.chosen != (other is message):
+                other.chosen = other is message
+                self.redraw(other)
+        if message is None or message not in self._messages:
+            return
+        index = self._messages.index(message)
+        while index < self._first:
+            self._reveal()
+        start = self._starts[index - self._first] if index - self._first < len(self._starts) else 0
+        follows = index - self._first + 1
+        end = self._starts[follows] if follows < len(self._starts) else len(self._lines)
+        top, height = round(self.scroll_y), self.size.height
+        if start < top or end > top + height:
+            self.scroll_to(
+                y=min(start, max(0, end - height)) if end - start < height else start, animate=False
+            )
 
     def take_out(self, message: Message) -> None:
         if message in self._messages:

@@ -45,7 +45,7 @@ class JobResponse(Response):
             else:
                 await while_connected(receive, self._whole(scope, receive, send))
         finally:
-            self._state.finish(self._job)
+            self._state.finish(self._job, self._reply.timings)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         while not self._reply.ended:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 import jinja2
 
 from engine.dialect import environment
 from engine.errors import BadRequest
+from engine.message import Message as Message
+from engine.tools import OPEN, Tools
 from engine.vocab import Vocab
 
 _SWITCH = "enable_thinking"  # the variable by which templates let the caller choose
@@ -21,14 +25,6 @@ CHATML = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn. `role` is system, user or assistant (or what else the model's template knows)."""
-
-    role: str
-    content: str
-
-
 class ChatTemplate:
     """The model's own chat template, and how to tokenise what it renders."""
 
@@ -36,6 +32,8 @@ class ChatTemplate:
         self._vocab = vocab
         self._bos, self._eos = vocab.name(vocab.bos), vocab.name(vocab.eos)
         self.can_switch_thoughts = _SWITCH in source
+        self.has_tools = "tools" in source
+        self._reads_calls = OPEN in source
         self._nonce = secrets.token_hex(8)  # no one can have written it into a message
         self._marks = re.compile(rf"{self._nonce}([BE])(\d+)Q")
         try:
@@ -50,6 +48,7 @@ class ChatTemplate:
         n_ctx: int | None = None,
         *,
         thinking: bool | None = None,
+        tools: Tools | None = None,
     ) -> tuple[int, ...]:
         """The prompt that asks for the next answer. `thinking`: None leaves it to the template.
 
@@ -59,14 +58,18 @@ class ChatTemplate:
         Raises BadRequest with the template's reason when it refuses the conversation, ContextFull when it is
         clear without counting that `n_ctx` tokens cannot hold it.
         """
-        text, turns = self._render(messages, thinking)
+        self._check_tools(messages, tools)
+        variables: dict[str, Any] = {} if thinking is None else {_SWITCH: thinking}
+        if tools is not None:
+            variables["tools"] = [dict(tool) for tool in tools.functions]
+        text, turns = self._render(messages, variables)
         if n_ctx is not None:
             self._vocab.check_fits(text, n_ctx)
         # A template that writes its own BOS must not get a second one.
         own_bos = bool(self._bos) and text.lstrip().startswith(self._bos)
         tokens = [self._vocab.bos] if self._vocab.adds_bos and not own_bos else []
         at = 0
-        for start, end, role in self._spans(turns, text, thinking):
+        for start, end, role in self._spans(turns, text, variables):
             apart = self._apart(text[start:end], role, replies)
             if apart is not None:
                 tokens += self._with_special(text[at:start], continues=at > 0)
@@ -79,6 +82,19 @@ class ChatTemplate:
         """The ids of an answer that is to go on: those it was generated as, where they are known."""
         known = replies.get(text)
         return known if known is not None else tuple(self._plain(text))
+
+    def _check_tools(self, messages: Sequence[Message], tools: Tools | None) -> None:
+        """Refuses tools where the template would not show them, or nobody could read the calls."""
+        used = any(message.more or message.role == "tool" for message in messages)
+        if tools is None and not used:
+            return
+        if not self.has_tools:
+            raise BadRequest("the model's chat template knows no tools", hint="another model, or no tools")
+        if not self._reads_calls:
+            raise BadRequest("this model writes calls of tools in a way that is not supported")
+        told = [tools.functions if tools else (), [message.more for message in messages]]
+        if self._disarmed(json.dumps(told, ensure_ascii=False)) is not None:
+            raise BadRequest("a tool holds the name of a special token, and the model would obey it")
 
     def _plain(self, text: str) -> list[int]:
         return self._vocab.tokenize(text, add_special=False, parse_special=False, continues=True)
@@ -97,7 +113,7 @@ class ChatTemplate:
         return plain if plain != self._with_special(text, continues=True) else None
 
     def _spans(
-        self, turns: Sequence[Message], text: str, thinking: bool | None
+        self, turns: Sequence[Message], text: str, variables: Mapping[str, Any]
     ) -> list[tuple[int, int, str]]:
         """(start, end, role) of each message in the rendered `text`.
 
@@ -107,13 +123,14 @@ class ChatTemplate:
         for place in (_at_its_ends, _inside_white_space):
             places = [place(turn.content) for turn in turns]
             marked = [
-                Message(
-                    turn.role, f"{head}{self._nonce}B{no}Q{body}{self._nonce}E{no}Q{tail}" if body else head
+                replace(
+                    turn,
+                    content=f"{head}{self._nonce}B{no}Q{body}{self._nonce}E{no}Q{tail}" if body else head,
                 )
                 for no, (turn, (head, body, tail)) in enumerate(zip(turns, places, strict=True))
             ]
             try:
-                rendered = self._apply(marked, thinking)
+                rendered = self._apply(marked, variables)
             except Exception:  # the template looks into the messages and dislikes the marks
                 continue
             if self._marks.sub("", rendered) == text:
@@ -145,7 +162,9 @@ class ChatTemplate:
             text += follows
         return spans if start is None else None
 
-    def _render(self, messages: Sequence[Message], thinking: bool | None) -> tuple[str, Sequence[Message]]:
+    def _render(
+        self, messages: Sequence[Message], variables: Mapping[str, Any]
+    ) -> tuple[str, Sequence[Message]]:
         """The rendered text and the turns in it; turns are reshaped only if the template insists."""
         if not messages:
             raise BadRequest("messages is empty", hint="send at least one message")
@@ -153,21 +172,20 @@ class ChatTemplate:
         for reshape in (_as_it_is, _merge_same_role, _fold_system):
             turns = reshape(messages)
             try:
-                return self._apply(turns, thinking), turns
+                return self._apply(turns, variables), turns
             except jinja2.TemplateError as error:
                 first_refusal = first_refusal or str(error)
             except Exception as error:  # a foreign program: whatever it raises, it refuses
                 first_refusal = first_refusal or f"{type(error).__name__}: {error}"
         raise BadRequest(f"the model's chat template refuses this conversation: {first_refusal}")
 
-    def _apply(self, turns: Sequence[Message], thinking: bool | None) -> str:
-        switch = {} if thinking is None else {_SWITCH: thinking}
+    def _apply(self, turns: Sequence[Message], variables: Mapping[str, Any]) -> str:
         return self._template.render(
-            messages=[{"role": turn.role, "content": turn.content} for turn in turns],
+            messages=[{"role": turn.role, "content": turn.content, **turn.more} for turn in turns],
             add_generation_prompt=True,
             bos_token=self._bos,
             eos_token=self._eos,
-            **switch,
+            **variables,
         )
 
 
@@ -199,7 +217,7 @@ def _merge_same_role(messages: Sequence[Message]) -> Sequence[Message]:
     """Neighbours of one role become one turn: after a cancelled answer two questions follow each other."""
     turns: list[Message] = []
     for message in messages:
-        if turns and turns[-1].role == message.role:
+        if turns and turns[-1].role == message.role and not (message.more or turns[-1].more):
             turns[-1] = Message(message.role, turns[-1].content + "\n\n" + message.content)
         else:
             turns.append(message)

@@ -15,6 +15,7 @@ from engine.messages import (
     READ_TIMEOUT_S,
     ChatChunk,
     Handshake,
+    Listening,
     Settings,
     Snapshot,
     settings_from_json,
@@ -151,6 +152,14 @@ class EngineClient:
         """The engine's state now and after each change, at most four times a second, until it leaves."""
         async for data in self._events("GET", "/telemetry"):
             yield Snapshot.from_json(data)
+
+    async def listen(self, port: int = 0, origins: Sequence[str] = ()) -> AsyncGenerator[Listening, None]:
+        """Opens a TCP port on loopback, 0 for any, until the iteration is left; the one item says which.
+
+        Web pages of `origins` may use it too. Raises Busy where the port is taken.
+        """
+        async for data in self._events("POST", "/listen", {"port": port, "origins": list(origins)}):
+            yield Listening(**data)
 
     async def shutdown(self) -> None:
         """Asks the engine to leave, whoever else uses it."""

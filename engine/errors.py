@@ -5,6 +5,8 @@ S2Error                    message: what and why; hint: what to do
 ├── NativeError            the native library is missing, foreign, or failed in a call
 ├── BadRequest             a request that makes no sense as it stands
 ├── ContextFull            a prompt that does not fit the context
+├── Forbidden              a request from where none may come
+├── Unauthorized           a request over TCP without the token
 ├── Busy                   the engine serves someone else and cannot do this now
 ├── EngineUnavailable      the engine process cannot be reached or started
 │   └── EngineCrashed      the engine process died; `cause` says how
@@ -56,6 +58,16 @@ class ContextFull(S2Error):
             f"the prompt has {tokens} tokens, the context holds {n_ctx}",
             hint="start a new chat, shorten the prompt, or load with a larger -c",
         )
+
+
+class Forbidden(S2Error):
+    code = "forbidden"
+    status = 403
+
+
+class Unauthorized(S2Error):
+    code = "unauthorized"
+    status = 401
 
 
 class Busy(S2Error):

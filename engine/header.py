@@ -24,6 +24,9 @@ _KEEP_BYTES = 1 << 20  # nor for longer texts
 _NAME_BYTES = 65535  # the longest key and tensor name
 _ALIGNMENT = 32
 _MAX_DIMS = 4
+# Far more than any model has. Without an end, a large file of nothing keeps the reader busy for hours.
+_MOST_KEYS, _MOST_TENSORS = 1 << 16, 1 << 18
+_MOST_READ = 1 << 26  # bytes that are looked at; what is skipped as a whole does not count
 
 #: Of each type a tensor may have: weights in a block, bytes of a block.
 BLOCKS: dict[int, tuple[int, int]] = {
@@ -118,6 +121,7 @@ class _Header:
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._at = path, data, 0
+        self._left_to_read = _MOST_READ
 
     def read(self) -> Layout:
         if self._data[:4] != b"GGUF":
@@ -132,13 +136,15 @@ class _Header:
         n_tensors, n_keys = self._scalar("Q"), self._scalar("Q")
         values: dict[str, Value] = {}
         places: dict[str, tuple[int, int]] = {}
-        for _ in range(self._plausible(n_keys, "keys", 14)):  # a name of one letter, its type, a byte
+        # The least a key takes is a name of one letter, its type and a byte.
+        for _ in range(self._plausible(n_keys, "keys", 14, _MOST_KEYS)):
             key = self._name("a key")
             kind = int(self._scalar("I"))
             places[key] = kind, self._at
             values[key] = self._value(kind)
         tensors_at = self._at
-        tensors = tuple(self._tensor() for _ in range(self._plausible(n_tensors, "tensors", 25)))
+        count = self._plausible(n_tensors, "tensors", 25, _MOST_TENSORS)
+        tensors = tuple(self._tensor() for _ in range(count))
         align = values.get("general.alignment")
         align = align if isinstance(align, int) and align > 0 else _ALIGNMENT
         data_at = -(-self._at // align) * align
@@ -198,14 +204,18 @@ class _Header:
         return tuple(item for item in items if item is not None and not isinstance(item, tuple))
 
     def _skip_strings(self, count: int) -> None:
-        data, at, end, unpack = self._data, self._at, len(self._data), struct.Struct("<Q").unpack_from
+        data, at, unpack = self._data, self._at, struct.Struct("<Q").unpack_from
+        end = min(len(data), at + self._left_to_read)
         for _ in range(count):
             if at + 8 > end:
-                raise self._broken("ends inside its header")
+                break
             at += 8 + unpack(data, at)[0]
-        if at > end:
-            raise self._broken("ends inside its header")
-        self._at = at
+        else:
+            if at <= end:
+                self._read(at - self._at)
+                return
+        self._need(end + 1 - self._at)  # the file's end, if it is that
+        self._read(end + 1 - self._at)
 
     def _name(self, what: str) -> str:
         length = int(self._scalar("Q"))
@@ -222,20 +232,27 @@ class _Header:
         return None
 
     def _text(self, length: int) -> str:
-        self._need(length)
-        start, self._at = self._at, self._at + length
+        start = self._at
+        self._read(length)
         return self._data[start : self._at].decode("utf-8", "replace")
 
     def _scalar(self, code: str) -> int:
-        width = struct.calcsize("<" + code)
-        self._need(width)
-        value: int = struct.unpack_from("<" + code, self._data, self._at)[0]
-        self._at += width
+        start = self._at
+        self._read(struct.calcsize("<" + code))
+        value: int = struct.unpack_from("<" + code, self._data, start)[0]
         return value
 
-    def _plausible(self, count: int, what: str, bytes_each: int) -> int:
+    def _read(self, count: int) -> None:
+        """Steps over bytes that are looked at."""
+        self._need(count)
+        self._left_to_read -= count
+        if self._left_to_read < 0:
+            raise self._broken(f"has a header of more than {_MOST_READ >> 20} MiB")
+        self._at += count
+
+    def _plausible(self, count: int, what: str, bytes_each: int, most: int = 1 << 62) -> int:
         """`count`, if the rest of the file could hold that many."""
-        if count > self._left // bytes_each:
+        if count > min(self._left // bytes_each, most):
             raise self._broken(f"claims {count} {what}")
         return count
 

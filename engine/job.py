@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.errors import S2Error
 from engine.events import Event
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from engine.governor import MemoryGovernor
     from engine.model import ModelInfo
     from engine.native import CancelFlag
     from engine.plan import Plan
+    from engine.session import Session
     from engine.wire import Call, Load
 
 
@@ -48,7 +51,14 @@ class Started:
     opens: str = ""
 
 
-Item: TypeAlias = Started | Event | S2Error
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The request waits; `ahead` others come before it, the one that is being answered included."""
+
+    ahead: int
+
+
+Item: TypeAlias = Queued | Started | Event | S2Error
 
 
 class Mailbox:
@@ -106,13 +116,15 @@ class Mailbox:
 
 @dataclass(eq=False, slots=True)
 class GenerateJob:
-    """One request on its way through the queue and the decode thread."""
+    """One request on its way through the queue and the decode thread. `lane`: whose request it is."""
 
     id: str
     call: Call
     mailbox: Mailbox
+    lane: str = ""
     cancel: Cancel = field(default_factory=Cancel)
     started: bool = False
+    ahead: int = -1  # what its client was told last
 
 
 @dataclass(eq=False, slots=True)
@@ -122,11 +134,11 @@ class LoadJob:
 
 
 @dataclass(eq=False, slots=True)
-class CountJob:
-    """A prompt whose tokens are to be counted: between two passes, where an answer is being written."""
+class Question:
+    """Something only the decode thread can say: between two passes, where an answer is being written."""
 
-    call: Call
-    count: asyncio.Future[int]
+    ask: Callable[[Session], Any]
+    answer: asyncio.Future[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class _Answer:
     def prefill(self) -> Iterator[Prefill]:
         """Brings the prompt into the KV cache, as far as it is not there, a micro-batch at a time."""
         session, prompt = self._session, self._request.prompt
-        self._cached = session.rewind(session.timeline.reusable(prompt))
+        self._cached = session.resume(prompt)
         yield Prefill(self._cached, len(prompt), self._cached)
         for at in range(self._cached, len(prompt), session.plan.n_ubatch):
             session.extend(prompt[at : at + session.plan.n_ubatch], all_logits=False)

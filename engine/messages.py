@@ -104,6 +104,15 @@ class ModeCard:
 
 
 @dataclass(frozen=True, slots=True)
+class Listening:
+    """Where the engine answers over TCP, and the file with the token it wants to be shown there."""
+
+    host: str
+    port: int
+    token_file: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The whole state of the engine at one moment. `progress` of a load runs from 0 to 1.
 
@@ -166,7 +175,8 @@ class Progress:
 class ChatChunk:
     """One piece of an answer. The last one has `finish`; `text` is always whole characters.
 
-    `reasoning`: thoughts, where the request did not ask to have them in the text.
+    `reasoning`: thoughts, where the request did not ask to have them in the text. `ahead`: the request waits,
+    and so many others come before it.
     """
 
     text: str = ""
@@ -176,6 +186,7 @@ class ChatChunk:
     timings: Timings | None = None
     finish: FinishReason | None = None
     mode: str | None = None
+    ahead: int | None = None
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> ChatChunk:
@@ -190,6 +201,7 @@ class ChatChunk:
             timings=timings_from_json(body.get("timings")),
             finish=end.get("finish"),
             mode=end.get("mode"),
+            ahead=end.get("ahead"),
         )
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from engine.errors import ModelError
 from engine.header import Layout, Tensor, Value, read_layout
+from engine.quant import quant_of
+from engine.shards import check_shards
 
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$")
 _MAX_LAYERS, _MAX_EXPERTS = 512, 1024  # LLAMA_MAX_LAYERS, LLAMA_MAX_EXPERTS
@@ -20,7 +22,8 @@ _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model as its header describes it. `size_bytes` counts every file of a split set.
+    """A model as its header describes it. `size_bytes` counts every file of a split set. `quant`: the name of
+    its quantisation.
 
     `expert_bytes`: the routed experts of all layers, 0 where they are not stacked as GGUF has them now.
     `largest_expert_bytes`: one of them, all its parts, in the layer where they are largest. `tied_bytes`: the
@@ -38,6 +41,7 @@ class ModelInfo:
     n_expert_used: int
     n_ctx_train: int
     kv_bytes_per_token: int
+    quant: str = ""
     expert_bytes: int = 0
     largest_expert_bytes: int = 0
     tied_bytes: int = 0
@@ -58,6 +62,8 @@ def read_model_info(path: Path) -> ModelInfo:
     """
     files = files_of(Path(path))
     layouts = [read_layout(file) for file in files]  # all of them: each is checked to be whole
+    if len(files) > 1:
+        check_shards(files, layouts)
     header = layouts[0].values
     arch = header.get("general.architecture")
     if not isinstance(arch, str) or not arch:
@@ -66,6 +72,8 @@ def read_model_info(path: Path) -> ModelInfo:
         raise ModelError(
             f"{files[0]}: one file of a split set", hint="keep its name NAME-00001-of-0000N.gguf"
         )
+    if (kind := header.get("general.type", "model")) != "model":
+        raise ModelError(f"{files[0]}: not a model but a part for one: {kind}", hint="give the model itself")
     name = header.get("general.name")
     info = ModelInfo(
         path=files[0],
@@ -79,6 +87,7 @@ def read_model_info(path: Path) -> ModelInfo:
         kv_bytes_per_token=_kv_bytes_per_token(header, arch),
         row_bytes=_row_bytes(header, arch),
         output_bytes=_output_bytes(layouts),
+        quant=quant_of(header, (tensor for layout in layouts for tensor in layout.tensors)),
         **_weights(layouts),
     )
     _check_possible(info, header)
@@ -128,6 +137,12 @@ def files_of(path: Path) -> list[Path]:
         if not file.is_file():
             raise ModelError(f"{file}: missing from its split set of {count}", hint="fetch that file too")
     return files
+
+
+def split_of(path: Path) -> tuple[str, int, int] | None:
+    """Stem, number and count of a split set's file, by its name; None for a model of one file."""
+    match = _SPLIT_NAME.match(path.name)
+    return (match["stem"], int(match["no"]), int(match["count"])) if match is not None else None
 
 
 def stem_of(path: Path) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import NativeError
+from engine.prototypes import Prototype, declare
 from engine.threads import BARRIER_SPINS
 
 ABI_VERSION = 4  # s2_abi_version() of native/s2/s2.h
@@ -30,6 +31,24 @@ class _RoutingView(ctypes.Structure):
         ("logits", ctypes.POINTER(ctypes.c_float)),
         ("ranks", ctypes.POINTER(ctypes.c_int32)),
     ]
+
+
+_CONTEXT = ctypes.c_void_p
+_HOOKS: dict[str, Prototype] = {
+    "s2_set_n_expert_used": (None, [_CONTEXT, ctypes.c_int32]),
+    "s2_set_scale_restored": (None, [_CONTEXT, ctypes.c_float]),
+    "s2_set_rows_exact": (None, [_CONTEXT, ctypes.c_int32]),
+    "s2_set_from_memory": (None, [_CONTEXT, ctypes.c_void_p]),
+    "s2_routing_best": (
+        ctypes.c_int64,
+        [_CONTEXT, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64],
+    ),
+    "s2_token_probability": (ctypes.c_float, [_CONTEXT, ctypes.c_int32, ctypes.c_int32]),
+    "s2_set_routing": (None, [_CONTEXT, ctypes.c_bool]),
+    "s2_compute_bytes": (ctypes.c_int64, [_CONTEXT]),
+    "s2_routing_n_layers": (ctypes.c_int32, [_CONTEXT]),
+    "s2_routing_layer_get": (ctypes.c_bool, [_CONTEXT, ctypes.c_int32, ctypes.POINTER(_RoutingView)]),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,36 +158,12 @@ def _load() -> Any:
             f"{lib._name} has hooks of version {version}, this is for {ABI_VERSION}",
             hint="run packaging/chat to rebuild it",
         )
-    _declare(lib)
+    declare(lib, _HOOKS)
     callback = bindings.llama_log_callback(lambda level, text, _: log.write(level, text))
     _keep.append(callback)
     bindings.llama_log_set(callback, None)
     bindings.llama_backend_init()
     return bindings
-
-
-def _declare(lib: Any) -> None:
-    context = ctypes.c_void_p
-    lib.s2_set_n_expert_used.argtypes = [context, ctypes.c_int32]
-    lib.s2_set_n_expert_used.restype = None
-    lib.s2_set_scale_restored.argtypes = [context, ctypes.c_float]
-    lib.s2_set_scale_restored.restype = None
-    lib.s2_set_rows_exact.argtypes = [context, ctypes.c_int32]
-    lib.s2_set_rows_exact.restype = None
-    lib.s2_set_from_memory.argtypes = [context, ctypes.c_void_p]
-    lib.s2_set_from_memory.restype = None
-    lib.s2_routing_best.argtypes = [context, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64]
-    lib.s2_routing_best.restype = ctypes.c_int64
-    lib.s2_token_probability.argtypes = [context, ctypes.c_int32, ctypes.c_int32]
-    lib.s2_token_probability.restype = ctypes.c_float
-    lib.s2_set_routing.argtypes = [context, ctypes.c_bool]
-    lib.s2_set_routing.restype = None
-    lib.s2_compute_bytes.argtypes = [context]
-    lib.s2_compute_bytes.restype = ctypes.c_int64
-    lib.s2_routing_n_layers.argtypes = [context]
-    lib.s2_routing_n_layers.restype = ctypes.c_int32
-    lib.s2_routing_layer_get.argtypes = [context, ctypes.c_int32, ctypes.POINTER(_RoutingView)]
-    lib.s2_routing_layer_get.restype = ctypes.c_bool
 
 
 class Hooks:

@@ -56,6 +56,11 @@ class Paths:
         return self.state / "engine.log"
 
     @property
+    def token(self) -> Path:
+        """What programs show that reach the engine over TCP."""
+        return self.state / "endpoint-token"
+
+    @property
     def history(self) -> Path:
         return self.data / "history.sqlite3"
 

@@ -126,7 +126,9 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes, measured: Measur
         resident_bytes=model.size_bytes - model.expert_bytes,
         expert_bytes=model.expert_bytes,
         other_bytes=need.base,
-        speculation=_speculation(device, model, wishes, measured, reasons, notices),
+        speculation=_speculation(
+            device, model, wishes, measured, reasons, notices, from_disk=bool(allowance.count_bytes)
+        ),
         gpu_layers=placement.gpu_layers,
         cap=_cap(device, model, measured, reasons),
         obstacle=obstacle,
@@ -157,7 +159,9 @@ def _forecast(device: Device, model: ModelInfo, plan: Plan) -> Forecast:
 
 
 def _cache_type(wishes: Wishes, reasons: dict[str, str]) -> str:
-    reasons["cache_type"] = "default" if wishes.cache_type is None else "asked for"
+    reasons["cache_type"] = (
+        "full precision; q8_0 takes nearly half" if wishes.cache_type is None else "asked for"
+    )
     cache_type = wishes.cache_type or "f16"
     if cache_type not in CACHE_TYPES:
         raise BadRequest(f"unknown cache type {cache_type!r}", hint="one of " + ", ".join(CACHE_TYPES))
@@ -188,7 +192,11 @@ def _context(
     room = free // 8 // max(1, cell_bytes)
     n_ctx = max(CONTEXT_MIN, min(trained, CONTEXT_DEFAULT, max(CONTEXT_MIN * 8, room // 256 * 256)))
     reasons["n_ctx"] = (
-        "the model's own" if n_ctx == trained else "default" if n_ctx == CONTEXT_DEFAULT else "memory"
+        "the model's own"
+        if n_ctx == trained
+        else "enough for a long chat"
+        if n_ctx == CONTEXT_DEFAULT
+        else f"an eighth of the {size(free)} that are free"
     )
     return n_ctx
 
@@ -302,6 +310,9 @@ def _repack(
     reasons: dict[str, str],
     notices: list[str],
 ) -> bool:
+    if device.gpu:
+        reasons["repack"] = "no: the GPU reads weights as the file has them"
+        return False
     if allowance.store:
         reasons["repack"] = "weights beside the experts, read into the faster layout: no second copy"
         return True
@@ -335,6 +346,8 @@ def _speculation(
     measured: Measured | None,
     reasons: dict[str, str],
     notices: list[str],
+    *,
+    from_disk: bool,
 ) -> Speculation:
     mode = wishes.mode or "ar"
     if mode in MODES and MODES[mode].drafters == ("self",) and not model.is_moe:
@@ -343,7 +356,11 @@ def _speculation(
     elif not model.is_moe:
         notices.append(f"{model.name} is a dense model: it runs in ar")
     reasons["mode"] = (
-        "asked for" if mode == wishes.mode else "all experts in memory, where drafting gains nothing"
+        "asked for"
+        if mode == wishes.mode
+        else "nobody has measured yet that drafting gains anything from this disk"
+        if from_disk
+        else "all experts in memory, where drafting gains nothing"
     )
     asked = wishes.draft_experts
     choice = seeds.draft_experts(model, device.slowed, measured)
@@ -355,5 +372,6 @@ def _speculation(
         )
     reasons["draft_experts"] = choice.reason if asked is None else "asked for"
     length = DRAFT_LENGTH if wishes.draft_length is None else wishes.draft_length
-    reasons["draft_length"] = "default" if wishes.draft_length is None else "asked for"
+    why = "short: a draft step costs nearly a full one" if wishes.draft_length is None else "asked for"
+    reasons["draft_length"] = why
     return Speculation(mode=mode, draft_experts=experts, draft_length=length)

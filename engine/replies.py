@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from engine.errors import S2Error
-from engine.events import OPENAI_FINISH, Done, Prefill, Timings, Tokens
-from engine.job import Item, Started
+from engine.events import OPENAI_FINISH, Done, Prefill, Timings, TokenLogprob, Tokens
+from engine.job import Item, Queued, Started
+from engine.likelihoods import Likelihoods
 from engine.thoughts import Thoughts
+from engine.tools import CallReader
 from engine.wire import Call
 
 dumps = json.JSONEncoder(separators=(",", ":")).encode
@@ -45,6 +47,10 @@ class Reply:
         self._received_at = time.monotonic()
         self._texts: list[str] = []
         self._thoughts = Thoughts() if call.splits_thoughts else None
+        self._calls = CallReader(call.tools) if call.tools else None
+        self._logprobs: list[TokenLogprob] = []
+        self._likelihoods = Likelihoods(chat=chat)
+        self._queued: Queued | None = None
         self._ids: list[int] = []
         self._progress: Prefill | None = None
         self.timings: Timings | None = None
@@ -61,9 +67,12 @@ class Reply:
             if isinstance(item, Tokens):
                 self._texts.append(item.text)
                 self._ids += item.ids
+                self._logprobs += item.logprobs
                 self.timings = item.timings
             elif isinstance(item, Prefill):
                 self._progress = item
+            elif isinstance(item, Queued):
+                self._queued = item
             elif isinstance(item, Started):
                 self._started = item
                 if self._call.prompt is None and item.opens:
@@ -83,6 +92,9 @@ class Reply:
     def events(self) -> bytes:
         """The events for everything taken since the last call; nothing when there is nothing to say."""
         found = []
+        if self._queued is not None:
+            found.append(self._queue_event(self._queued))
+            self._queued = None
         if self._progress is not None:
             if self._call.return_progress:
                 found.append(
@@ -90,10 +102,12 @@ class Reply:
                 )
             self._progress = None
         delta = self._delta_of("".join(self._texts))
-        if any(delta.values()) or (self._ids and (self._call.return_tokens or self._call.timings_per_token)):
+        wanted = self._call.return_tokens or self._call.timings_per_token
+        if any(delta.values()) or self._logprobs or (self._ids and wanted):
             found.append(event(self._chunk(delta) | self._extras()))
         self._texts.clear()
         self._ids.clear()
+        self._logprobs.clear()
         if self.error is not None:
             found.append(event(error_object(self.error)))
         elif self.done is not None:
@@ -110,14 +124,14 @@ class Reply:
         return answer | ({"tokens": self._ids} if self._call.return_tokens else {})
 
     def _last_events(self, done: Done) -> list[bytes]:
-        found = [event(self._chunk({}, finish=OPENAI_FINISH[done.reason]) | self._end(done))]
+        found = [event(self._chunk({}, finish=self._finish(done)) | self._end(done))]
         if self._call.include_usage:
             found.append(event({**self._head, "choices": [], "usage": self._usage(done.timings)}))
         found.append(b"data: [DONE]\n\n")
         return found
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-        chunk = {**self._head, "choices": [self._content(delta, finish)]}
+        chunk = {**self._head, "choices": [self._content(delta, finish) | self._likely()]}
         # OpenAI: asking for usage puts a null into every chunk but the last.
         return chunk | ({"usage": None} if self._call.include_usage else {})
 
@@ -129,20 +143,48 @@ class Reply:
     def _text(delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
         return {"index": 0, "text": delta.get("content", ""), "logprobs": None, "finish_reason": finish}
 
+    def _finish(self, done: Done) -> str:
+        if self._calls is not None and self._calls.count and OPENAI_FINISH[done.reason] == "stop":
+            return "tool_calls"
+        return OPENAI_FINISH[done.reason]
+
+    def _likely(self) -> dict[str, Any]:
+        """The choice's log-probabilities, where they are wanted and tokens have come."""
+        return {"logprobs": self._likelihoods.of(self._logprobs)} if self._logprobs else {}
+
+    def _queue_event(self, queued: Queued) -> bytes:
+        """Our own clients are told in a chunk, stock ones in a comment."""
+        if self._call.return_progress:
+            return event(self._chunk({}) | {"s2": {"ahead": queued.ahead}})
+        return f": {queued.ahead} ahead in the queue\n\n".encode()
+
     def _delta_of(self, text: str) -> dict[str, Any]:
         """`text` as a chunk has it, thoughts apart from the answer."""
         if self._thoughts is None:
-            return {"content": text}
+            return self._said(text)
         pieces = [self._thoughts.feed(text)]
         if self.ended:
             pieces.append(self._thoughts.close())
         thought, content = ("".join(part) for part in zip(*pieces, strict=True))
-        return {"content": content} | ({"reasoning_content": thought} if thought else {})
+        return self._said(content) | ({"reasoning_content": thought} if thought else {})
+
+    def _said(self, text: str) -> dict[str, Any]:
+        """`text` without calls of tools, and the calls."""
+        if self._calls is None:
+            return {"content": text}
+        content, calls = self._calls.feed(text)
+        if self.ended:
+            rest, last = self._calls.close()
+            content, calls = content + rest, calls + last
+        return {"content": content} | ({"tool_calls": calls} if calls else {})
 
     def _whole_choice(self, delta: dict[str, Any], done: Done) -> dict[str, Any]:
-        choice = self._content(delta, OPENAI_FINISH[done.reason])
+        choice = self._content(delta, self._finish(done)) | self._likely()
         if "delta" in choice:
-            choice["message"] = {"role": "assistant", **choice.pop("delta")}
+            message = choice["message"] = {"role": "assistant", **choice.pop("delta")}
+            if calls := message.get("tool_calls"):
+                message["content"] = message["content"] or None
+                message["tool_calls"] = [{k: v for k, v in one.items() if k != "index"} for one in calls]
         return choice
 
     def _extras(self) -> dict[str, Any]:

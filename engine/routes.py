@@ -14,7 +14,10 @@ from engine.answering import JobResponse
 from engine.cards import budget, handshake, model_list, model_name, settings
 from engine.errors import BadRequest, EngineUnavailable, S2Error
 from engine.fields import Fields
+from engine.listening import ListenResponse
 from engine.messages import CLIENT_HEADER
+from engine.metrics import CONTENT_TYPE, metrics_text
+from engine.openapi import description
 from engine.serving import answer, error_answer, read_object
 from engine.telemetry import TelemetryResponse
 from engine.wire import (
@@ -22,45 +25,67 @@ from engine.wire import (
     parse_chat,
     parse_completion,
     parse_count,
+    parse_detokenize,
     parse_load,
     parse_settings,
+    parse_tokenize,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from starlette.requests import Request
 
+    from engine.session import Session
     from engine.state import EngineState
     from engine.wire import Call
 
 _HEALTH = {"ready": "ok", "empty": "no model"}
 
 
-def create_app(state: EngineState) -> Starlette:
-    calls = Calls(state)
-    return Starlette(
-        routes=[
+def create_app(state: EngineState, token_file: Path | None = None) -> Starlette:
+    """All calls, for the socket that only this user can reach. `token_file`: needed to open TCP ports."""
+    calls = Calls(state, token_file)
+    return _app(
+        [
+            *_public(calls),
             Route("/handshake", calls.handshake),
-            Route("/health", calls.health),
             Route("/load", calls.load, methods=["POST"]),
-            Route("/v1/models", calls.models),
-            Route("/v1/chat/completions", calls.chat, methods=["POST"]),
-            Route("/v1/completions", calls.completion, methods=["POST"]),
-            Route("/count", calls.count, methods=["POST"]),
-            Route("/cancel", calls.cancel, methods=["POST"]),
             Route("/settings", calls.settings, methods=["GET", "POST"]),
             Route("/budget", calls.budget, methods=["GET", "POST"]),
             Route("/telemetry", calls.telemetry),
+            Route("/listen", calls.listen, methods=["POST"]),
             Route("/shutdown", calls.shutdown, methods=["POST"]),
-        ],
-        exception_handlers={S2Error: _s2_error, HTTPException: _http_error, ClientDisconnect: _gone},
+        ]
     )
 
 
+def _public(calls: Calls) -> list[Route]:
+    """What other programs need, and `engine.openapi` describes."""
+    return [
+        Route("/health", calls.health),
+        Route("/metrics", calls.metrics),
+        Route("/openapi.json", calls.openapi),
+        Route("/v1/models", calls.models),
+        Route("/v1/chat/completions", calls.chat, methods=["POST"]),
+        Route("/v1/completions", calls.completion, methods=["POST"]),
+        Route("/count", calls.count, methods=["POST"]),
+        Route("/tokenize", calls.tokenize, methods=["POST"]),
+        Route("/detokenize", calls.detokenize, methods=["POST"]),
+        Route("/cancel", calls.cancel, methods=["POST"]),
+    ]
+
+
+def _app(routes: list[Route]) -> Starlette:
+    handlers: Any = {S2Error: _s2_error, HTTPException: _http_error, ClientDisconnect: _gone}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
 class Calls:
-    def __init__(self, state: EngineState) -> None:
+    def __init__(self, state: EngineState, token_file: Path | None) -> None:
         self._state = state
+        self._token_file = token_file
 
     async def handshake(self, request: Request) -> Response:
         if self._state.leaving.is_set():
@@ -94,6 +119,33 @@ class Calls:
         tokens = await self._state.count(call)
         return answer({"tokens": tokens, "n_ctx": 0 if loaded is None else loaded.n_ctx})
 
+    async def tokenize(self, request: Request) -> Response:
+        content, add_special, parse_special = parse_tokenize(await read_object(request))
+
+        def tokens(session: Session) -> list[int]:
+            session.vocab.check_fits(content, session.n_ctx)
+            return session.vocab.tokenize(content, add_special=add_special, parse_special=parse_special)
+
+        return answer({"tokens": await self._state.ask(tokens)})
+
+    async def detokenize(self, request: Request) -> Response:
+        ids = parse_detokenize(await read_object(request))
+        return answer({"content": await self._state.ask(lambda session: session.vocab.text_of(ids))})
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(metrics_text(self._state), media_type=CONTENT_TYPE)
+
+    async def openapi(self, _: Request) -> Response:
+        return answer(description())
+
+    async def listen(self, request: Request) -> Response:
+        if self._token_file is None:
+            raise BadRequest("this engine opens no ports")
+        app = _app(_public(self))
+        return ListenResponse(
+            self._state, app, self._token_file, await read_object(request), _client(request)
+        )
+
     async def cancel(self, request: Request) -> Response:
         name = Fields(await read_object(request)).text("request_id")
         if not name:
@@ -119,7 +171,9 @@ class Calls:
         return answer({"leaving": True})
 
     async def _generate(self, request: Request, parse: Callable[[Mapping[str, Any]], Call]) -> Response:
-        job = self._state.submit(parse(await read_object(request)))
+        body = await read_object(request)
+        lane = _client(request) or body.get("user")
+        job = self._state.submit(parse(body), lane if isinstance(lane, str) else "")
         return JobResponse(self._state, job, model_name(self._state))
 
 

@@ -70,8 +70,8 @@ class Sampler:
     def _draw_by(self, grammar: Grammar, context: Any, row: int) -> int:
         """Draws as if there were no grammar, which is mostly right, and among what it allows where not.
 
-        To look at every token first would cost more than the pass. What is drawn has the same distribution, and
-        each draw depends on nothing but the state and the logits, so drafts and target still agree.
+        To look at every token first would cost more than the pass. What is drawn has the same distribution,
+        and depends on nothing but the state and the logits, so drafts and target still agree.
         """
         logits = logits_of(context, row, self._n_vocab)
         self._candidates.fill(logits)

@@ -1,7 +1,7 @@
 """From a JSON schema to rules that an answer is written by.
 
-llama-cpp-python converts; what it would leave out in silence is refused here by name, and where its rules would
-let an answer be no JSON, ours stand in.
+llama-cpp-python converts; what it would leave out in silence is refused here by name, and where its rules
+would let an answer be no JSON, ours stand in.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ _PATTERN_PARTS = re.compile(r"\[(?:\\.|[^\]\\])+\]|\\.|\(\?:|.", re.DOTALL)
 def grammar_of(schema: Mapping[str, Any]) -> str:
     """The GBNF rules, from `root`, of a JSON text that fits `schema`. Raises BadRequest."""
     return rules_of({"root": schema})["root"]
+
+
+def behind_thoughts(rules: str, closing: str) -> str:
+    """Rules for an answer that stands behind the end of thoughts, where the prompt has opened them."""
+    first, second = (re.sub(r"([\[\]\\^])", r"\\\1", sign) for sign in closing[:2])
+    thought = f'thought ::= [^{first}] | "{closing[0]}" [^{second}{first}]'
+    return "\n".join((f'root ::= thought* "{closing}" [ \\n]* answer', thought, _renamed(rules, "answer")))
 
 
 def rules_of(schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -291,7 +298,7 @@ def _depth(rules: str) -> int:
 
 @functools.cache
 def _converter_class() -> Any:
-    """llama-cpp-python's converter, mended: its strings may hold line breaks, its constants lose backslashes."""
+    """llama-cpp-python's converter, mended: its strings may hold line breaks, constants lose backslashes."""
     module = _converter_module()
     module.PRIMITIVE_RULES["char"].content = module.PRIMITIVE_RULES["char"].content.replace(
         r'[^"\\]', _SAFE_CHARACTER
@@ -313,7 +320,7 @@ def _converter_class() -> Any:
 
 
 def _converter_module() -> ModuleType:
-    """The module alone, without its package: that would load the native library into whatever thread this is."""
+    """The module without its package, which would load the native library in whatever thread this is."""
     package = importlib.util.find_spec("llama_cpp")
     assert package is not None
     assert package.submodule_search_locations

@@ -14,20 +14,15 @@ import stat
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import uvicorn
 
 from engine.death import EXIT_LOCKED, EXIT_UNUSABLE, LOG_END, LOG_START
 from engine.errors import EngineUnavailable
+from engine.http import Server
 from engine.instance import Instance, Locked
 from engine.lifetime import Lifetime, watch
 from engine.paths import Paths
 from engine.routes import create_app
 from engine.state import EngineState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 log = logging.getLogger(__name__)
 
@@ -47,17 +42,17 @@ def main(arguments: list[str] | None = None) -> int:
         _say(error.line())
         return EXIT_UNUSABLE
     _shorten_log()
-    asyncio.run(_serve(instance, lifetime))
+    asyncio.run(_serve(instance, lifetime, paths))
     return 0
 
 
-async def _serve(instance: Instance, lifetime: Lifetime) -> None:
+async def _serve(instance: Instance, lifetime: Lifetime, paths: Paths) -> None:
     state = EngineState(os.getpid())
     _say(f"{LOG_START} {state.instance}")
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, state.leave)
-    server = _Server(_config(state))
+    server = Server(create_app(state, paths.token))
     governing = asyncio.create_task(state.govern())
     tasks = [
         asyncio.create_task(watch(lifetime, state, instance)),
@@ -80,28 +75,6 @@ async def _serve(instance: Instance, lifetime: Lifetime) -> None:
         log.error("the server ended by itself: %r", results)
         os._exit(1)
     _exit(instance)
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are ours: they cancel the running request first."""
-        yield
-
-
-def _config(state: EngineState) -> uvicorn.Config:
-    return uvicorn.Config(
-        create_app(state),
-        loop="asyncio",
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        timeout_graceful_shutdown=1,
-    )
 
 
 def _parse(arguments: list[str] | None) -> tuple[Paths, Lifetime]:

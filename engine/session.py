@@ -28,11 +28,13 @@ from engine.pack import pack_of
 from engine.placement import NONE
 from engine.plan import Plan
 from engine.prices import Load
+from engine.shelf import Shelf
 from engine.size import size
 from engine.store import Store
 from engine.thoughts import opens_thoughts
 from engine.threads import ThreadGovernor
 from engine.timeline import ROWS_EXACT, Timeline
+from engine.tools import Tools
 from engine.union import ExpertUnion
 from engine.vocab import Vocab
 
@@ -53,6 +55,7 @@ class Session:
         self._llama = llama()
         self.store = store
         self._heat: Path | None = None
+        self._shelf: Shelf | None = None
         self._model, self._context = model, context
         self._memory = self._llama.llama_get_memory(context)
         self._batch = self._llama.llama_batch_init(plan.n_ubatch, 0, 1)
@@ -122,14 +125,16 @@ class Session:
 
     # --- prompts
 
-    def tokenize_chat(self, messages: Sequence[Message], *, thinking: bool | None = None) -> tuple[int, ...]:
+    def tokenize_chat(
+        self, messages: Sequence[Message], *, thinking: bool | None = None, tools: Tools | None = None
+    ) -> tuple[int, ...]:
         """The prompt for the next answer in `messages`, by the model's chat template.
 
         `thinking`: whether the model thinks first, where the template lets one choose; None is its default.
         """
         if thinking is not None and not self.can_switch_thoughts:
             raise BadRequest("the model's chat template has no switch for thinking", hint="leave it out")
-        return self._template.tokenize(messages, self._replies, self.n_ctx, thinking=thinking)
+        return self._template.tokenize(messages, self._replies, self.n_ctx, thinking=thinking, tools=tools)
 
     def tokenize_continued(
         self, messages: Sequence[Message], *, thinking: bool | None = None
@@ -266,6 +271,25 @@ class Session:
         self.timeline.append(tokens)
         if self.store is not None:
             self.store.credit(len(tokens))
+
+    def resume(self, prompt: Sequence[int]) -> int:
+        """Lets the cache hold as much of the beginning of `prompt` as is known, no more; says how much."""
+        if self._shelf is not None and (found := self._shelf.swap(self.timeline, prompt)) is not None:
+            self.timeline = found
+        return self.rewind(self.timeline.reusable(prompt))
+
+    def keep_conversations(self, room: Callable[[], int]) -> None:
+        """From now on a conversation that another pushes out of the cache is kept; all take `room` bytes."""
+        self._shelf = Shelf(self._context, room)
+
+    @property
+    def kept_bytes(self) -> int:
+        return 0 if self._shelf is None else self._shelf.size_bytes
+
+    def forget_conversations(self) -> None:
+        """Gives back the memory of those that are kept."""
+        if self._shelf is not None:
+            self._shelf.clear()
 
     def rewind(self, length: int) -> int:
         """Cuts cache and timeline to `length` tokens; returns what is left (0 if it cannot be cut)."""

@@ -7,24 +7,28 @@ import dataclasses
 import functools
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import BadRequest, Busy, EngineUnavailable
 from engine.events import Done, Timings
-from engine.job import CountJob, GenerateJob, Loaded, LoadJob, Mailbox
+from engine.job import GenerateJob, Loaded, LoadJob, Mailbox, Question, Queued
 from engine.messages import State
+from engine.metrics import Totals
+from engine.prompt import prompt_of
 from engine.request import Speculation
 from engine.worker import Worker
 
 if TYPE_CHECKING:
     from engine.budget import Budget
+    from engine.session import Session
     from engine.wire import Call, Load
 
 
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0
+_FORGET_AFTER_S = 600.0  # as the memory of experts that nobody uses
 _MEMORY_NOTICES = 3
 
 
@@ -40,6 +44,7 @@ class EngineState:
         self.progress = 0.0
         self.error: str | None = None
         self.timings: Timings | None = None
+        self.totals = Totals()
         self.memory_notices: tuple[str, ...] = ()  # the latest of what its governor did
         self.jobs: dict[str, GenerateJob] = {}
         self.streams: dict[asyncio.Event, str] = {}  # wakes a telemetry stream → its client's name
@@ -69,7 +74,7 @@ class EngineState:
     def leave(self) -> None:
         """Ends all work and all streams; the process goes on to leave."""
         self.leaving.set()
-        for job in self.jobs.values():
+        for job in list(self.jobs.values()):
             self._cancel(job)
         if self.loading is not None:
             self.loading.cancel.set()
@@ -78,8 +83,11 @@ class EngineState:
 
     # Requests
 
-    def submit(self, call: Call) -> GenerateJob:
-        """Puts a request into the queue. `finish` must be called when its client is gone or served."""
+    def submit(self, call: Call, lane: str = "") -> GenerateJob:
+        """Puts a request into the queue. `finish` must be called when its client is gone or served.
+
+        `lane`: requests of one client have the same; lanes take turns.
+        """
         if self.leaving.is_set():
             raise EngineUnavailable("the engine is leaving")
         if self.state == "error":
@@ -90,24 +98,42 @@ class EngineState:
         name = call.request_id or uuid.uuid4().hex
         if name in self.jobs:
             raise BadRequest(f"request_id {name!r} is in use by a running request")
-        job = self.jobs[name] = GenerateJob(name, call, Mailbox())
+        job = self.jobs[name] = GenerateJob(name, call, Mailbox(), lane)
         self.worker.submit(job)
-        self.touch()
+        self.queue_moved()
         return job
+
+    def queue_moved(self) -> None:
+        """Tells those that wait how many come before them, where that has changed."""
+        running = any(job.started for job in self.jobs.values())
+        for ahead, job in enumerate(self.worker.waiting(), int(running)):
+            if job.ahead != ahead and (ahead or job.ahead > 0):
+                job.mailbox.put(Queued(ahead))
+            job.ahead = ahead
+        self.touch()
 
     async def count(self, call: Call) -> int:
         """Tokens of the prompt that `call` makes. Raises as a request for an answer would."""
         if self.state != "ready":
             raise EngineUnavailable("no model is loaded")
-        job = CountJob(call, asyncio.get_running_loop().create_future())
-        self.worker.submit_count(job)
-        return await job.count
+        return int(await self.ask(lambda session: len(prompt_of(session, call)[0])))
 
-    def finish(self, job: GenerateJob) -> None:
+    async def ask(self, ask: Callable[[Session], Any]) -> Any:
+        """What only the decode thread can say, soon, also while it writes an answer."""
+        if self.state != "ready":
+            raise EngineUnavailable("no model is loaded")
+        question = Question(ask, asyncio.get_running_loop().create_future())
+        self.worker.submit_question(question)
+        return await question.answer
+
+    def finish(self, job: GenerateJob, timings: Timings | None = None) -> None:
+        """`timings`: the last it said, None where it said nothing."""
         job.cancel.set()
+        self.worker.withdraw(job)
         self.jobs.pop(job.id, None)
+        self.totals.add(timings)
         self.uses += 1
-        self.touch()
+        self.queue_moved()
 
     def cancel(self, name: str) -> bool:
         job = self.jobs.get(name)
@@ -119,6 +145,7 @@ class EngineState:
     def _cancel(self, job: GenerateJob) -> None:
         job.cancel.set()
         if not job.started:  # the thread is busy with another one; this client need not wait for it
+            self.worker.withdraw(job)
             job.mailbox.put(Done("cancel", "", Timings()), last=True)
 
     # Models
@@ -145,7 +172,7 @@ class EngineState:
             self.loading.cancel.set()
         self.loading, self.loaded, self.error, self.progress = LoadJob(load), None, None, 0.0
         self.timings, self.memory_notices = None, ()
-        self.worker.submit(self.loading)
+        self.worker.submit_load(self.loading)
         self.touch()
         return True
 
@@ -193,8 +220,13 @@ class EngineState:
 
     async def govern(self) -> None:
         """Looks after the memory of whatever model is loaded, until the engine leaves."""
+        rested_s = 0.0
         while not self.leaving.is_set():
             await asyncio.sleep(_LOOK_EVERY_S)
+            rested_s = 0.0 if self.jobs else rested_s + _LOOK_EVERY_S
+            if rested_s >= _FORGET_AFTER_S and self.state == "ready":
+                rested_s = 0.0
+                await self.ask(lambda session: session.forget_conversations())
             if self.loaded is not None and self.loaded.governor is not None:
                 look = functools.partial(self.loaded.governor.tick, busy=bool(self.jobs))
                 try:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from engine.errors import ModelError
 from engine.experts import Catalogue
 from engine.native import llama
+from engine.prototypes import Prototype, declare
 
 METHODS = ("auto", "buffered", "direct", "uring", "uring-buffered")  # enum s2_store_method
 _TEXT = 1024  # bytes of a message from native code
@@ -79,11 +80,10 @@ class StoreStats:
     stall_ns: int
 
 
-class _Stats(ctypes.Structure):
-    _fields_ = [(field.name, c_int64) for field in fields(StoreStats)]
+_Stats = c_int64 * len(fields(StoreStats))  # struct s2_store_stats has no other fields
 
 
-_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+_FUNCTIONS: dict[str, Prototype] = {
     "s2_store_new": (c_void_p, [POINTER(_Config), c_char_p, c_size_t]),
     "s2_store_free": (None, [c_void_p]),
     "s2_store_attach": (None, [c_void_p]),
@@ -101,7 +101,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "s2_store_where": (None, [c_void_p, c_void_p]),
     "s2_store_asked": (None, [c_void_p, POINTER(c_int64)]),
     "s2_store_credit": (None, [c_void_p, c_int32]),
-    "s2_store_get_stats": (None, [c_void_p, POINTER(_Stats)]),
+    "s2_store_get_stats": (None, [c_void_p, POINTER(c_int64)]),
     "s2_store_method_reason": (c_char_p, [c_void_p]),
     "s2_store_method": (c_int32, [c_void_p]),
     "s2_store_take_fault": (c_bool, [c_void_p, c_char_p, c_size_t]),
@@ -111,9 +111,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 def _library() -> Any:
     lib = llama()._lib
-    for name, (result, arguments) in _FUNCTIONS.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
+    declare(lib, _FUNCTIONS)
     return lib
 
 
@@ -248,8 +246,8 @@ class Store:
     def stats(self) -> StoreStats:
         """The figures up to now."""
         stats = _Stats()
-        self._lib.s2_store_get_stats(self._handle, ctypes.byref(stats))
-        return StoreStats(*(getattr(stats, field.name) for field in fields(StoreStats)))
+        self._lib.s2_store_get_stats(self._handle, stats)  # looked at for every block: kept cheap
+        return StoreStats(*stats)
 
     def heat(self) -> npt.NDArray[np.float32]:
         """How much each expert is used: F32 [layers with experts, experts]."""

@@ -31,6 +31,11 @@ def opens_thoughts(prompt: str) -> str:
     return found.group() if found else ""
 
 
+def closing_of(opening: str) -> str:
+    """The tag that ends what `opening` has begun."""
+    return dict(_TAGS)[opening.strip()]
+
+
 class Thoughts:
     """Splits one answer. `open`: thoughts are being written; `seen`: there were some."""
 

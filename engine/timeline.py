@@ -24,6 +24,12 @@ class Timeline:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def copy(self) -> Timeline:
+        other = Timeline()
+        other.tokens = list(self.tokens)
+        other._wide_starts, other._wide_ends = list(self._wide_starts), list(self._wide_ends)
+        return other
+
     def append(self, tokens: Sequence[int]) -> None:
         """One decode pass went through."""
         if len(tokens) > ROWS_EXACT:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import ContextFull, NativeError
+from engine.errors import BadRequest, ContextFull, NativeError
 from engine.native import llama
 from engine.thoughts import is_tag
 
@@ -77,6 +77,13 @@ class Vocab:
     def text(self, tokens: list[int] | tuple[int, ...]) -> str:
         """The text of `tokens`, control tokens left out, broken characters replaced."""
         return b"".join(self.piece(token) for token in tokens).decode("utf-8", "replace")
+
+    def text_of(self, tokens: list[int]) -> str:
+        """Like `text`, of ids from a client. Raises BadRequest for one this vocabulary does not have."""
+        unknown = [token for token in tokens if not 0 <= token < len(self)]
+        if unknown:
+            raise BadRequest(f"{unknown[0]} is no token of this model, which has {len(self)}")
+        return self.text(tokens)
 
     def is_end(self, token: int) -> bool:
         """Whether the model ends its turn with `token`."""

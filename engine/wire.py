@@ -11,7 +11,10 @@ from typing import Any
 from engine.budget import Budget, parse_budget
 from engine.errors import BadRequest
 from engine.fields import Fields
+from engine.message import Message
 from engine.request import CACHE_TYPES, Sampling, Speculation
+from engine.schema import ANY_OBJECT, grammar_of
+from engine.tools import Tools, parse_calls, parse_tools
 
 _NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
 
@@ -19,9 +22,12 @@ _NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
 _UNSUPPORTED: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(
         (
-            *("tools", "functions", "logprobs", "top_logprobs", "logit_bias", "grammar", "json_schema"),
-            *("audio", "prediction", "suffix", "echo", "n_probs", "mirostat", "dry_multiplier"),
-            *("xtc_probability", "dynatemp_range", "prefill_assistant"),
+            *("functions", "function_call", "logit_bias", "grammar", "json_schema", "guided_json"),
+            *("guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "web_search_options"),
+            *("audio", "prediction", "suffix", "echo", "n_probs", "mirostat", "mirostat_v2"),
+            *("dry_multiplier", "xtc_probability", "dynatemp_range", "prefill_assistant", "lora", "samplers"),
+            *("reasoning_effort", "min_tokens", "n_keep", "t_max_predict_ms", "n_indent", "use_beam_search"),
+            *("bad_words", "stop_token_ids", "logits_processors", "adaptive_target", "documents"),
         ),
         _NOTHING,
     ),
@@ -29,24 +35,30 @@ _UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "best_of": (None, 1),
     "typical_p": (None, 1),
     "modalities": (None, ["text"]),
-    "response_format": (None, {"type": "text"}),
+    "top_n_sigma": (None, -1, 0),
+    "length_penalty": (None, 1),
+    "min_keep": (None, 0, 1),
+    "verbosity": (None, "medium"),
 }
 
 _SAMPLING_NUMBERS = (
     *("temperature", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty"),
 )
 _SPECULATION = ("mode", "draft_experts", "draft_length")
+_MOST_TOP_LOGPROBS = 20  # OpenAI's limit
+_MOST_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One generation request: either `messages` as (role, content) or a raw `prompt`.
+    """One generation request: either `messages` or a raw `prompt`.
 
     `continues`: the last message is an answer that goes on. `thinking`: whether the model thinks first, None
     for its template's default. `splits_thoughts`: thoughts are answered apart, as `reasoning_content`.
+    `grammar` and `top_logprobs` as in a Request of the decode loop.
     """
 
-    messages: tuple[tuple[str, str], ...]
+    messages: tuple[Message, ...]
     prompt: str | None
     sampling: Sampling
     speculation: Mapping[str, Any]
@@ -62,6 +74,9 @@ class Call:
     continues: bool = False
     thinking: bool | None = None
     splits_thoughts: bool = True
+    grammar: str = ""
+    tools: Tools | None = None
+    top_logprobs: int | None = None
 
     def speculation_over(self, defaults: Speculation) -> Speculation:
         """The speculation asked for, `defaults` where the request says nothing."""
@@ -85,12 +100,41 @@ def parse_completion(body: Mapping[str, Any]) -> Call:
     prompt = fields.text("prompt")
     if prompt is None:
         raise fields.wrong("prompt", "a string")
+    if fields.get("tools"):
+        raise BadRequest("tools need a conversation", hint="use /v1/chat/completions")
     return _parse_call(fields, messages=(), prompt=prompt)
 
 
 def parse_count(body: Mapping[str, Any]) -> Call:
     """What is to be counted: `messages` or a `prompt`, as in a request for an answer."""
     return parse_completion(body) if body.get("messages") is None else parse_chat(body)
+
+
+def parse_tokenize(body: Mapping[str, Any]) -> tuple[str, bool, bool]:
+    """The text, whether BOS and the like belong in front, and whether <|names|> in it mean special tokens."""
+    fields = Fields(body)
+    content = fields.text("content")
+    if content is None:
+        raise fields.wrong("content", "a string")
+    if fields.flag("with_pieces"):
+        raise BadRequest("with_pieces is not supported by this engine", hint="leave it out")
+    special = True if body.get("parse_special") is None else fields.flag("parse_special")
+    return content, fields.flag("add_special"), special
+
+
+def parse_detokenize(body: Mapping[str, Any]) -> list[int]:
+    tokens = body.get("tokens")
+    if (
+        not isinstance(tokens, list)
+        or len(tokens) > _MOST_TOKENS
+        or not all(_is_id(token) for token in tokens)
+    ):
+        raise BadRequest("tokens is not a list of token ids", hint=f"up to {_MOST_TOKENS}")
+    return tokens
+
+
+def _is_id(token: Any) -> bool:
+    return isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 1 << 31
 
 
 def parse_load(body: Mapping[str, Any]) -> Load:
@@ -138,32 +182,87 @@ def parse_speculation(body: Mapping[str, Any]) -> dict[str, Any]:
     return asked
 
 
-def _parse_call(fields: Fields, *, messages: tuple[tuple[str, str], ...], prompt: str | None) -> Call:
+def _parse_call(fields: Fields, *, messages: tuple[Message, ...], prompt: str | None) -> Call:
     _refuse_unsupported(fields)
-    return Call(
-        messages=messages,
-        prompt=prompt,
-        sampling=_sampling(fields),
-        speculation=parse_speculation({name: fields.get(name) for name in _SPECULATION}),
-        max_tokens=_max_tokens(fields),
-        stop=_stop(fields),
-        ignore_eos=fields.flag("ignore_eos"),
-        stream=fields.flag("stream"),
-        include_usage=fields.object("stream_options").flag("include_usage"),
-        timings_per_token=fields.flag("timings_per_token"),
-        return_progress=fields.flag("return_progress"),
-        return_tokens=fields.flag("return_tokens"),
-        request_id=_request_id(fields),
-        continues=_continues(fields, messages),
-        thinking=_thinking(fields),
-        splits_thoughts=_splits_thoughts(fields),
+    tools = parse_tools(fields)
+    return _checked_call(
+        fields,
+        Call(
+            messages=messages,
+            prompt=prompt,
+            sampling=_sampling(fields),
+            speculation=parse_speculation({name: fields.get(name) for name in _SPECULATION}),
+            max_tokens=_max_tokens(fields),
+            stop=_stop(fields),
+            ignore_eos=fields.flag("ignore_eos"),
+            stream=fields.flag("stream"),
+            include_usage=fields.object("stream_options").flag("include_usage"),
+            timings_per_token=fields.flag("timings_per_token"),
+            return_progress=fields.flag("return_progress"),
+            return_tokens=fields.flag("return_tokens"),
+            request_id=_request_id(fields),
+            continues=_continues(fields, messages),
+            thinking=_thinking(fields),
+            splits_thoughts=_splits_thoughts(fields),
+            grammar=_format(fields) or (tools.grammar() if tools else ""),
+            tools=tools,
+            top_logprobs=_chat_logprobs(fields) if prompt is None else _completion_logprobs(fields),
+        ),
     )
 
 
-def _continues(fields: Fields, messages: tuple[tuple[str, str], ...]) -> bool:
+def _checked_call(fields: Fields, call: Call) -> Call:
+    """Refuses what makes sense alone but not together."""
+    if call.grammar and call.ignore_eos:
+        raise BadRequest("ignore_eos: an answer in a wanted format must be able to end")
+    if call.tools and call.tools.forced and fields.get("response_format") not in (None, {"type": "text"}):
+        raise BadRequest("response_format: the answer is to be a call of a tool already")
+    if call.continues and (call.grammar or call.tools):
+        raise BadRequest("continue_final_message: not together with tools or a wanted format")
+    return call
+
+
+def _format(fields: Fields) -> str:
+    """The grammar of `response_format`, "" where any text will do."""
+    value = fields.object("response_format")
+    kind = value.text("type") or ("text" if fields.get("response_format") is None else "")
+    if kind == "text":
+        return ""
+    if kind == "json_object" and value.get("schema") is None:
+        return grammar_of(ANY_OBJECT)
+    if kind != "json_schema":
+        raise value.wrong("type", "text, json_object or json_schema")
+    schema = value.object("json_schema").get("schema")
+    if not isinstance(schema, dict):
+        raise value.wrong("json_schema.schema", "an object")
+    return grammar_of(schema)
+
+
+def _chat_logprobs(fields: Fields) -> int | None:
+    top = fields.integer("top_logprobs")
+    if not fields.flag("logprobs"):
+        if top:
+            raise BadRequest("top_logprobs needs logprobs")
+        return None
+    if top is not None and not 0 <= top <= _MOST_TOP_LOGPROBS:
+        raise fields.wrong("top_logprobs", f"from 0 to {_MOST_TOP_LOGPROBS}")
+    return top or 0
+
+
+def _completion_logprobs(fields: Fields) -> int | None:
+    """The older call has a number where the newer one has a switch."""
+    if fields.get("top_logprobs"):
+        raise BadRequest("top_logprobs is a field of chat completions", hint="logprobs is the number here")
+    top = None if fields.get("logprobs") is False else fields.integer("logprobs")
+    if top is not None and not 0 <= top <= _MOST_TOP_LOGPROBS:
+        raise fields.wrong("logprobs", f"from 0 to {_MOST_TOP_LOGPROBS}")
+    return top
+
+
+def _continues(fields: Fields, messages: tuple[Message, ...]) -> bool:
     """The name is that of vLLM and of Hugging Face's templates."""
     asked = fields.flag("continue_final_message")
-    if asked and (len(messages) < 2 or messages[-1][0] != "assistant"):
+    if asked and (len(messages) < 2 or messages[-1].role != "assistant"):
         raise BadRequest("continue_final_message: the last message is not an answer")
     return asked
 
@@ -234,22 +333,28 @@ def _request_id(fields: Fields) -> str | None:
     return value
 
 
-def _messages(value: Any) -> tuple[tuple[str, str], ...]:
+def _messages(value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
         raise BadRequest("messages is not a list with at least one message")
     return tuple(_message(message, f"messages[{at}]") for at, message in enumerate(value))
 
 
-def _message(value: Any, where: str) -> tuple[str, str]:
+def _message(value: Any, where: str) -> Message:
     if not isinstance(value, dict):
         raise BadRequest(f"{where} is not an object")
     fields = Fields(value, f"{where}.")
     role = fields.text("role")
     if not role:
         raise fields.wrong("role", "a string")
+    if value.get("function_call") or value.get("audio"):
+        raise BadRequest(f"{where}: function_call and audio are not supported by this engine")
+    more: dict[str, Any] = {}
     if value.get("tool_calls"):
-        raise BadRequest(f"{where}.tool_calls is not supported by this engine")
-    return ("system" if role == "developer" else role), _content(fields)
+        more["tool_calls"] = parse_calls(value["tool_calls"], f"{where}.tool_calls")
+    if role == "tool":
+        more |= {name: fields.text(name) for name in ("tool_call_id", "name") if value.get(name) is not None}
+    content = "" if more.get("tool_calls") and value.get("content") is None else _content(fields)
+    return Message("system" if role == "developer" else role, content, more)
 
 
 def _content(fields: Fields) -> str:

@@ -8,31 +8,34 @@ import logging
 import queue
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import Cancelled, EngineUnavailable, S2Error
 from engine.events import Done, Timings
-from engine.job import CountJob, GenerateJob, Loaded, LoadJob, Started
-from engine.request import MODES, Request
+from engine.job import GenerateJob, Loaded, LoadJob, Question, Started
+from engine.memory import rss_bytes
+from engine.prompt import request_of
+from engine.request import MODES
+from engine.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from engine.governor import MemoryGovernor
-    from engine.job import Job
     from engine.native import CancelFlag
     from engine.session import Session
     from engine.state import EngineState
-    from engine.wire import Call
 
 log = logging.getLogger(__name__)
 
 _PROGRESS_STEP_S = 0.1
+_ROOM_MOST = 512 << 20  # bytes of conversations that are kept
+_ROOM_SHARE = 8  # of the machine's free memory they get one part in so many
+_ROOM_LEFT = 32 << 20  # bytes of the budget that stay free
 
 
 class Worker(threading.Thread):
-    """Takes jobs in the order they came. Native code, numpy and the model live in this thread only.
+    """Takes requests as they have their turns. Native code, numpy and the model live in this thread only.
 
     Imports of the heavy parts stand in the methods: the process answers its socket before they are there.
     """
@@ -41,30 +44,42 @@ class Worker(threading.Thread):
         super().__init__(name="decode", daemon=True)
         self._loop = asyncio.get_running_loop()
         self._state = state
-        self._jobs: queue.SimpleQueue[Job | _Counts | None] = queue.SimpleQueue()
-        self._counts: queue.SimpleQueue[CountJob] = queue.SimpleQueue()
+        self._turns: Turns[GenerateJob, LoadJob | _Questions] = Turns()
+        self._questions: queue.SimpleQueue[Question] = queue.SimpleQueue()
         self._session: Session | None = None
         self._flag: CancelFlag | None = None
         self._governor: MemoryGovernor | None = None
 
-    def submit(self, job: Job) -> None:
-        self._jobs.put(job)
+    def submit(self, job: GenerateJob) -> None:
+        self._turns.put(job, job.lane)
 
-    def submit_count(self, job: CountJob) -> None:
-        """Counting takes milliseconds, an answer minutes: it does not wait for its turn."""
-        self._counts.put(job)
-        self._jobs.put(_COUNTS)
+    def submit_load(self, job: LoadJob) -> None:
+        """Requests that came before it find another model, or none: whoever may load makes sure of that."""
+        self._turns.put_urgent(job)
+
+    def submit_question(self, question: Question) -> None:
+        """Answering one takes milliseconds, a request minutes: it does not wait for its turn."""
+        self._questions.put(question)
+        self._turns.put_urgent(_QUESTIONS)
+
+    def withdraw(self, job: GenerateJob) -> bool:
+        """Takes a request back that has not had its turn."""
+        return self._turns.remove(job)
+
+    def waiting(self) -> list[GenerateJob]:
+        """Requests in the order of their turns."""
+        return self._turns.waiting()
 
     def stop(self) -> None:
         """Lets the thread end after the job it is at, which its own `cancel` shortens."""
-        self._jobs.put(None)
+        self._turns.stop()
 
     def run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._turns.take()) is not None:
             if isinstance(job, LoadJob):
                 self._load(job)
-            elif isinstance(job, _Counts):
-                self._count_all()
+            elif isinstance(job, _Questions):
+                self._answer_questions()
             else:
                 self._serve(job)
 
@@ -83,7 +98,7 @@ class Worker(threading.Thread):
             self._tell(self._state.load_failed, job, f"loading failed: {error!r}")
 
     def _load_model(self, job: LoadJob) -> None:
-        from engine.device import detect
+        from engine.machine.inventory import remember_disk, this_machine
         from engine.model import read_model_info
         from engine.native import CancelFlag, llama
         from engine.paths import heat_cache
@@ -91,7 +106,7 @@ class Worker(threading.Thread):
         from engine.session import Session
 
         info = read_model_info(job.load.path)
-        device = replace(detect(), gpu=bool(llama().llama_supports_gpu_offload()))
+        device, _ = this_machine(info.path, gpu=bool(llama().llama_supports_gpu_offload()))
         plan = make_plan(device, info, Wishes(**job.load.wishes))
         flag = job.cancel.attach(CancelFlag())
         self._session = Session.load(
@@ -99,6 +114,7 @@ class Worker(threading.Thread):
         )
         session = self._session
         self._governor = _governor_of(session)
+        session.keep_conversations(self._room)
         loaded = Loaded(
             job.load,
             session.info,
@@ -110,6 +126,18 @@ class Worker(threading.Thread):
             session.can_switch_thoughts,
         )
         self._tell(self._state.load_done, job, loaded)
+        threading.Thread(target=remember_disk, args=(info.path,), name="disk", daemon=True).start()
+
+    def _room(self) -> int:
+        """Bytes for conversations that are not in the cache: a part of what machine and budget spare."""
+        import psutil
+
+        limit = self._session.plan.budget_bytes if self._session is not None else 0
+        if self._governor is not None:
+            limit = self._governor.budget_bytes
+        spare = psutil.virtual_memory().available // _ROOM_SHARE
+        kept = self._session.kept_bytes if self._session is not None else 0
+        return min(_ROOM_MOST, spare, *([limit - rss_bytes() + kept - _ROOM_LEFT] if limit else []))
 
     def _progress_of(self, job: LoadJob) -> Callable[[float], None]:
         last = 0.0
@@ -136,6 +164,7 @@ class Worker(threading.Thread):
             job.mailbox.put(Done("cancel", "", Timings()), last=True)
             return
         job.started = True
+        self._post(self._state.queue_moved)
         try:
             self._generate(job)
         except Cancelled:
@@ -156,47 +185,30 @@ class Worker(threading.Thread):
 
         if self._governor is not None:
             self._post(self._state.memory_changed, self._governor.wake())
-        request = self._request(session, job)
+        request, opens = request_of(session, job.call, self._state.speculation)
         drafts = session.can_rewind and bool(MODES[request.speculation.mode].drafters)
-        opens = "" if request.continued else session.opens_thoughts(request.prompt)
         started = Started(len(request.prompt), request.speculation.mode if drafts else "ar", opens)
         self._flag = job.cancel.attach(CancelFlag())  # native code holds its address until the next request
         for number, event in enumerate(generate(session, request, self._flag)):
             if number == 0:  # only now is it certain that the request is not refused
                 job.mailbox.put(started)
             job.mailbox.put(event, last=isinstance(event, Done))
-            if not self._counts.empty():
-                self._count_all()
+            if not self._questions.empty():
+                self._answer_questions()
         session.save_heat()  # now, because an engine seldom gets to say goodbye
 
-    def _request(self, session: Session, job: GenerateJob) -> Request:
-        call = job.call
-        prompt, continued = _prompt(session, call)
-        return Request(
-            prompt=prompt,
-            sampling=call.sampling,
-            speculation=call.speculation_over(self._state.speculation),
-            max_tokens=call.max_tokens,
-            stop=call.stop,
-            ignore_eos=call.ignore_eos,
-            continued=continued,
-        )
-
-    def _count_all(self) -> None:
-        """Counts the tokens of every prompt that waits for it."""
-        while not self._counts.empty():
-            job = self._counts.get()
-            answer: int | S2Error
+    def _answer_questions(self) -> None:
+        while not self._questions.empty():
+            question = self._questions.get()
             try:
                 if self._session is None:
                     raise EngineUnavailable("no model is loaded")
-                answer = len(_prompt(self._session, job.call)[0])
+                self._post(_answer, question, question.ask(self._session), None)
             except S2Error as error:
-                answer = error
+                self._post(_answer, question, None, error)
             except Exception as error:
-                log.exception("counting failed")
-                answer = S2Error(f"counting failed inside the engine: {error!r}")
-            self._post(_answer_count, job, answer)
+                log.exception("a question failed")
+                self._post(_answer, question, None, S2Error(f"it failed inside the engine: {error!r}"))
 
     def _post(self, change: Callable[..., None], *values: Any) -> None:
         """Applies a change to the state on the event loop, soon."""
@@ -215,32 +227,20 @@ class Worker(threading.Thread):
         applied.wait(10)
 
 
-class _Counts:
-    """Wakes the thread to look for prompts that are to be counted."""
+class _Questions:
+    """Wakes the thread to look for questions."""
 
 
-_COUNTS = _Counts()
+_QUESTIONS = _Questions()
 
 
-def _answer_count(job: CountJob, answer: int | S2Error) -> None:
-    if job.count.done():  # nobody waits any more
+def _answer(question: Question, answer: Any, error: S2Error | None) -> None:
+    if question.answer.done():  # nobody waits any more
         return
-    if isinstance(answer, int):
-        job.count.set_result(answer)
+    if error is None:
+        question.answer.set_result(answer)
     else:
-        job.count.set_exception(answer)
-
-
-def _prompt(session: Session, call: Call) -> tuple[tuple[int, ...], int]:
-    """The prompt of `call`, and how many tokens at its end are the beginning of the answer."""
-    from engine.chat import Message
-
-    if call.prompt is not None:
-        return session.tokenize_text(call.prompt), 0
-    messages = [Message(role, content) for role, content in call.messages]
-    if call.continues:
-        return session.tokenize_continued(messages, thinking=call.thinking)
-    return session.tokenize_chat(messages, thinking=call.thinking), 0
+        question.answer.set_exception(error)
 
 
 def _governor_of(session: Session) -> MemoryGovernor | None:

@@ -11,16 +11,22 @@ from toys import header, llama_pairs, tensor, write_llama
 
 from engine.errors import ModelError
 from engine.experts import catalogue_of
+from engine.header import read_layout
+from engine.model import files_of, read_model_info
 from engine.paths import EMBEDDED_MODEL
 
 
 def test_the_embedded_model() -> None:
-    catalogue = catalogue_of(EMBEDDED_MODEL)
-    assert (catalogue.n_layers, catalogue.n_expert, catalogue.files) == (30, 32, (EMBEDDED_MODEL,))
+    catalogue, info = catalogue_of(EMBEDDED_MODEL), read_model_info(EMBEDDED_MODEL)
+    dense = read_layout(EMBEDDED_MODEL).values[f"{info.arch}.leading_dense_block_count"]
+    assert isinstance(dense, int)
+    layers, files = range(dense, info.n_layer), files_of(EMBEDDED_MODEL)
+    assert (catalogue.n_layers, catalogue.n_expert) == (len(layers), info.n_expert)
+    assert catalogue.files == tuple(files)
     assert [stack.name for stack in catalogue.tensors] == [
-        f"blk.{layer}.ffn_{name}_exps.weight" for layer in range(30) for name in ("gate", "up", "down")
+        f"blk.{layer}.ffn_{name}_exps.weight" for layer in layers for name in ("gate", "up", "down")
     ]
-    assert_holds(catalogue, EMBEDDED_MODEL)
+    assert_holds(catalogue, *files)
 
 
 @pytest.mark.parametrize("name", ["olmoe", "deepseek2-fused", "gpt-oss", "gemma4", "mellum"])

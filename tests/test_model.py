@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import struct
 import tracemalloc
 from pathlib import Path
@@ -20,6 +19,7 @@ from toys import (
     U32,
     U64,
     array,
+    copy_embedded,
     header,
     llama_pairs,
     load,
@@ -35,7 +35,7 @@ from engine.events import Done, Tokens
 from engine.experts import catalogue_of
 from engine.header import BLOCKS, read_layout
 from engine.loop import generate
-from engine.model import read_model_info
+from engine.model import files_of, read_model_info
 from engine.native import CancelFlag, llama
 from engine.paths import EMBEDDED_MODEL
 from engine.plan import Plan
@@ -166,11 +166,13 @@ def test_a_long_text_inside_the_file_is_not_read(tmp_path: Path) -> None:
     assert psutil.Process().memory_info().rss - before < 64 * MIB
 
 
-@pytest.mark.parametrize("cut", [24, 30, 100, 1000, 30_000, 900_000, 1_700_000, 1_780_000])
-def test_the_embedded_model_cut_inside_its_header(tmp_path: Path, cut: int) -> None:
+@pytest.mark.parametrize("cut", [24, 30, 100, 1000, 0.02, 0.5, 0.95, 0.99])
+def test_the_embedded_model_cut_inside_its_header(tmp_path: Path, cut: float) -> None:
+    """After so many bytes, or that share of the header."""
     path = tmp_path / "cut.gguf"
+    whole = read_layout(EMBEDDED_MODEL).tensors_end
     with EMBEDDED_MODEL.open("rb") as file:
-        path.write_bytes(file.read(cut))
+        path.write_bytes(file.read(cut if isinstance(cut, int) else int(cut * whole)))
     assert "cut.gguf" in refusal(path)
 
 
@@ -233,18 +235,15 @@ def test_an_alignment_of_its_own(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the embedded model that may be cut shorter and shorter."""
-    path = tmp_path_factory.mktemp("copy") / "copy.gguf"
-    shutil.copyfile(EMBEDDED_MODEL, path)
-    return path
+    return copy_embedded(tmp_path_factory.mktemp("copy"))
 
 
 def test_truncated_tensor_data(copy: Path) -> None:
-    size = EMBEDDED_MODEL.stat().st_size
+    last, stack = files_of(copy)[-1], catalogue_of(copy).tensors[0]
     before = psutil.Process().memory_info().rss
-    os.truncate(copy, size - MIB)
-    assert f"copy.gguf: {MIB:,} bytes are missing" in refusal(copy)
-    # The slab of one expert is 576 * 32 weights of Q4_0; the file ends with such slabs.
-    os.truncate(copy, size - MIB - 576 * 32 // 32 * 18 // 2)
+    os.truncate(last, last.stat().st_size - MIB)
+    assert f"{last.name}: {MIB:,} bytes are missing" in refusal(copy)
+    os.truncate(files_of(copy)[stack.file], stack.offset + stack.expert_bytes // 2)  # inside an expert
     assert "bytes are missing" in refusal(copy)
     assert psutil.Process().memory_info().rss - before < 64 * MIB
 
@@ -300,9 +299,10 @@ def split(tmp_path: Path) -> list[Path]:
 
 
 def test_how_the_weights_are_spread() -> None:
-    info = read_model_info(EMBEDDED_MODEL)
-    assert info.expert_bytes == catalogue_of(EMBEDDED_MODEL).expert_bytes
-    assert info.largest_expert_bytes * info.n_layer * info.n_expert == info.expert_bytes  # all are alike
+    info, catalogue = read_model_info(EMBEDDED_MODEL), catalogue_of(EMBEDDED_MODEL)
+    assert info.expert_bytes == catalogue.expert_bytes
+    # All are alike.
+    assert info.largest_expert_bytes * catalogue.n_layers * info.n_expert == info.expert_bytes
     assert 0 < info.tied_bytes < info.size_bytes - info.expert_bytes
 
 

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stacks import EXPERTS, assert_holds, write_stacks
-from toys import write_llama
+from stacks import EXPERTS, KINDS, assert_holds, write_stacks
+from toys import copy_embedded, write_llama
 
 from engine import pack as packs
 from engine.errors import Busy, Cancelled, ModelError, S2Error
 from engine.experts import catalogue_of
+from engine.model import files_of
 from engine.pack import PAGE, Blueprint, damaged, pack_of, part_of, places
 from engine.packing import Packing, remove
 from engine.paths import EMBEDDED_MODEL
@@ -64,19 +65,20 @@ def reason(model: Path) -> str:
 
 
 def test_the_embedded_model(tmp_path: Path) -> None:
-    model = copied(EMBEDDED_MODEL, tmp_path / "model.gguf")
+    model = copy_embedded(tmp_path)
+    files = files_of(model)
     assert pack_of(model) is None
     seen: list[tuple[int, int]] = []
     place = Packing(model).write(lambda _, done, whole: seen.append((done, whole)))
-    assert place == tmp_path / "model.s2pack"
+    assert place == model.with_suffix(".s2pack")
     catalogue = pack_of(model)
     assert catalogue is not None
     assert catalogue.files == (place,)
     assert [stack.name for stack in catalogue.tensors] == [s.name for s in catalogue_of(model).tensors]
-    assert_holds(catalogue, model)
+    assert_holds(catalogue, *files)
     assert seen == sorted(seen)
     assert seen[-1] == (place.stat().st_size, place.stat().st_size)
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["model.gguf", "model.s2pack"]
+    assert set(tmp_path.iterdir()) == {*files, place}
 
 
 @pytest.mark.parametrize("per_file", [0, 1, 2, 5])
@@ -276,11 +278,15 @@ Packing(Path(sys.argv[1])).write(progress)
 
 
 @pytest.fixture
-def writing(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that has written some megabytes of the embedded model's pack."""
-    model = copied(EMBEDDED_MODEL, tmp_path / "model.gguf")
+def embedded_copy(tmp_path: Path) -> Path:
+    return copy_embedded(tmp_path)
+
+
+@pytest.fixture
+def writing(embedded_copy: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has written some megabytes of the pack of `embedded_copy`."""
     run = subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(model)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SLOW, str(embedded_copy)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert run.stdout is not None
     for line in run.stdout:
@@ -296,18 +302,23 @@ def fresh(model: Path, tmp_path: Path) -> bytes:
     """The pack of the model, made elsewhere without a break."""
     folder = tmp_path / "fresh"
     folder.mkdir()
-    return Packing(copied(model, folder / model.name)).write(silent).read_bytes()
+    for file in files_of(model):
+        copied(file, folder / file.name)
+    return Packing(folder / model.name).write(silent).read_bytes()
 
 
-def test_a_killed_run_is_gone_on_with(writing: subprocess.Popen[str], tmp_path: Path) -> None:
-    model, part = tmp_path / "model.gguf", tmp_path / "model.s2pack.part"
+def test_a_killed_run_is_gone_on_with(
+    writing: subprocess.Popen[str], embedded_copy: Path, tmp_path: Path
+) -> None:
+    model, pack = embedded_copy, places(embedded_copy)[0]
+    part = part_of(pack)
     writing.send_signal(signal.SIGKILL)
     writing.wait()
     assert pack_of(model, pytest.fail) is None
     assert part.stat().st_size > 8e6
-    part.rename(tmp_path / "model.s2pack")
+    part.rename(pack)
     assert "no pack" in reason(model)  # an unfinished one never passes for a pack
-    (tmp_path / "model.s2pack").rename(part)
+    pack.rename(part)
     steps: list[tuple[str, int]] = []
     place = Packing(model).write(lambda what, done, _: steps.append((what, done)))
     checked = [done for what, done in steps if what == "checking"]
@@ -318,8 +329,10 @@ def test_a_killed_run_is_gone_on_with(writing: subprocess.Popen[str], tmp_path: 
     assert not part.exists()
 
 
-def test_what_a_power_cut_spoils_is_written_again(writing: subprocess.Popen[str], tmp_path: Path) -> None:
-    model, part = tmp_path / "model.gguf", tmp_path / "model.s2pack.part"
+def test_what_a_power_cut_spoils_is_written_again(
+    writing: subprocess.Popen[str], embedded_copy: Path, tmp_path: Path
+) -> None:
+    model, part = embedded_copy, part_of(places(embedded_copy)[0])
     writing.kill()
     writing.wait()
     with part.open("r+b") as file:
@@ -330,24 +343,27 @@ def test_what_a_power_cut_spoils_is_written_again(writing: subprocess.Popen[str]
 
 @pytest.mark.parametrize("other", ["expert", "model"])
 def test_what_was_begun_for_another_model_is_not_gone_on_with(
-    other: str, writing: subprocess.Popen[str], tmp_path: Path
+    other: str, writing: subprocess.Popen[str], embedded_copy: Path, tmp_path: Path
 ) -> None:
-    model = tmp_path / "model.gguf"
+    model, files = embedded_copy, files_of(embedded_copy)
     writing.kill()
     writing.wait()
     if other == "expert":
-        flip(model, catalogue_of(model).tensors[0].offset)
+        stack = catalogue_of(model).tensors[0]
+        flip(files[stack.file], stack.offset)
     else:
-        write_stacks(model)
+        made = write_stacks(tmp_path / "other.gguf", -(-4 * len(KINDS) // len(files)))
+        for file, name in zip(made, files, strict=True):
+            file.rename(name)
     place = Packing(model).write(silent)
     assert place.read_bytes() == fresh(model, tmp_path)
     catalogue = pack_of(model)
     assert catalogue is not None
-    assert_holds(catalogue, model)
+    assert_holds(catalogue, *files)
 
 
-def test_two_at_once(writing: subprocess.Popen[str], tmp_path: Path) -> None:
-    model = tmp_path / "model.gguf"
+def test_two_at_once(writing: subprocess.Popen[str], embedded_copy: Path) -> None:
+    model = embedded_copy
     with pytest.raises(Busy, match="by another process"):
         Packing(model).write(silent)
     with pytest.raises(Busy, match="by another process"):

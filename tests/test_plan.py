@@ -127,7 +127,7 @@ def test_a_context_beyond_the_memory_is_noticed() -> None:
 def test_little_memory_makes_a_short_context() -> None:
     plan = make_plan(replace(MACHINE, available_bytes=GB // 2), replace(MOE, size_bytes=GB // 5), Wishes())
     assert plan.n_ctx == 2560  # an eighth of 0.5 GB, at 24 kB a token
-    assert plan.reasons["n_ctx"] == "memory"
+    assert plan.reasons["n_ctx"] == "an eighth of the 477 MiB that are free"
     nothing = make_plan(replace(MACHINE, available_bytes=0), MOE, Wishes())
     assert nothing.n_ctx == 512
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import gguf
 import numpy as np
 
 from engine.device import Device
-from engine.model import read_model_info
+from engine.model import files_of, read_model_info
+from engine.paths import EMBEDDED_MODEL
 from engine.plan import Plan, Wishes, make_plan
 from engine.session import Session
 
@@ -25,6 +27,23 @@ def plan_for(path: Path, **wishes: object) -> Plan:
 
 def load(path: Path, **wishes: object) -> Session:
     return Session.load(path, plan_for(path, **wishes))
+
+
+# --- the model that ships, elsewhere
+
+
+def copy_embedded(folder: Path) -> Path:
+    """Copies of its files in `folder`, with their dates; the first of them."""
+    for file in files_of(EMBEDDED_MODEL):
+        shutil.copy2(file, folder)
+    return folder / EMBEDDED_MODEL.name
+
+
+def link_embedded(folder: Path) -> Path:
+    """Links to its files in `folder`; the first of them."""
+    for file in files_of(EMBEDDED_MODEL):
+        (folder / file.name).symlink_to(file)
+    return folder / EMBEDDED_MODEL.name
 
 
 # --- headers, right or wrong

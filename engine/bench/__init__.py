@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.budget import Budget, parse_budget
-from engine.errors import BadRequest, S2Error
+from engine.errors import BadRequest, Busy, S2Error
 from engine.paths import EMBEDDED_MODEL
 from engine.size import parse_size
+
+_TIMED = ("decode", "kernels", "overhead", "stream")
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs `s2chat bench ARGV`; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    from engine.bench import calibrate, decode, kernels, large, overhead, replay, stream
+    from engine.bench import calibrate, decode, kernels, large, overhead, replay, soak, stream
 
     benches = {
         "calibrate": calibrate,
@@ -25,10 +27,13 @@ def main(argv: Sequence[str]) -> int:
         "large": large,
         "overhead": overhead,
         "replay": replay,
+        "soak": soak,
         "stream": stream,
     }
     run = benches[args.bench].run
     try:
+        if args.bench in _TIMED:
+            _refuse_beside_a_model()
         run(args)
     except S2Error as error:
         parser.exit(2 if isinstance(error, BadRequest) else 1, f"s2chat bench: {error.line()}\n")
@@ -57,7 +62,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     replay = benches.add_parser("replay", help="which experts to keep in memory: policies on real routing")
     replay.add_argument("--json", action="store_true", help="one JSON object per row")
+    soak = benches.add_parser(
+        "soak",
+        help="several clients, cancels, budgets and kills for as long as one likes: do texts stay right?",
+    )
+    soak.add_argument("--minutes", type=float, default=60, metavar="N", help="default: 60")
+    soak.add_argument("--clients", type=_number, default=3, metavar="N", help="default: 3")
+    soak.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
+    soak.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
+    soak.add_argument("--seed", type=_seed, default=0, metavar="N", help="of what happens when (default: 0)")
+    soak.add_argument("--json", action="store_true", help="one JSON object")
     return parser
+
+
+def _refuse_beside_a_model() -> None:
+    """Two models at once would measure each other."""
+    from engine.launcher import find_engine
+    from engine.paths import Paths
+
+    handle = find_engine(Paths.default())
+    if handle is not None and handle.hello.model in ("ready", "loading"):
+        raise Busy(
+            f"an engine (process {handle.hello.pid}) has a model loaded, which would spoil the numbers",
+            hint="close the chat, or `s2chat stop`",
+        )
 
 
 def _add_common(bench: argparse.ArgumentParser, predict: int | None = 128, predict_help: str = "") -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import NativeError
+from engine.prototypes import Prototype, declare
 from engine.threads import BARRIER_SPINS
 
 F32, I32 = 0, 26  # enum ggml_type
@@ -46,7 +47,7 @@ class _InitParams(ctypes.Structure):
 
 _SILENT = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)(lambda *_: None)  # a ggml_log_callback
 
-_BASE: dict[str, tuple[Any, list[Any]]] = {
+_BASE: dict[str, Prototype] = {
     "ggml_backend_alloc_ctx_tensors_from_buft": (c_void_p, [c_void_p, c_void_p]),
     "ggml_backend_buffer_free": (None, [c_void_p]),
     "ggml_backend_buffer_get_base": (c_void_p, [c_void_p]),
@@ -81,7 +82,7 @@ _BASE: dict[str, tuple[Any, list[Any]]] = {
     "ggml_tensor_overhead": (c_size_t, []),
     "ggml_type_name": (c_char_p, [c_int]),
 }
-_CPU: dict[str, tuple[Any, list[Any]]] = {
+_CPU: dict[str, Prototype] = {
     "ggml_backend_cpu_init": (c_void_p, []),
     "ggml_backend_cpu_reg": (c_void_p, []),
     "ggml_backend_cpu_set_n_threads": (None, [c_void_p, c_int]),
@@ -108,7 +109,7 @@ class Library:
         try:
             base = ctypes.CDLL(str(folder / "libggml-base.so"))
             cpu = ctypes.CDLL(str(folder / "libggml-cpu.so"))
-            self._functions = _declared(base, _BASE) | _declared(cpu, _CPU)
+            self._functions = declare(base, _BASE) | declare(cpu, _CPU)
         except (OSError, AttributeError) as error:
             raise NativeError(
                 f"ggml cannot be used: {error}", hint="run packaging/chat to build it"
@@ -193,16 +194,6 @@ class Library:
         )
         assert written == packed.nbytes
         return packed
-
-
-def _declared(library: ctypes.CDLL, functions: dict[str, tuple[Any, list[Any]]]) -> dict[str, Any]:
-    found = {}
-    for name, (result, arguments) in functions.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
-        found[name] = function
-    return found
 
 
 class Context:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from engine.device import Device, completed, detect
 from engine.machine.cpu import read_cpu
 from engine.machine.disk import read_disk
 from engine.machine.graphics import read_graphics
@@ -19,6 +22,8 @@ from engine.machine.reading import Reading
 from engine.machine.speeds import measure, remembered
 from engine.machine.surroundings import read_surroundings
 from engine.paths import speeds_cache
+
+_LET_THE_STORE_FILL_S = 10.0  # its reads come first, and two that measure at once would both be wrong
 
 
 def quick(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> dict[str, Reading]:
@@ -51,6 +56,33 @@ def slow(root: Path = Path("/")) -> dict[str, Reading]:
         for readings in pool.map(lambda probe: probe(), probes):
             found |= readings
     return found
+
+
+def this_machine(
+    place: Path, *, gpu: bool = False, thorough: bool = False
+) -> tuple[Device, dict[str, Reading]]:
+    """What a plan for the model at `place` needs to know, and everything that was found.
+
+    Takes milliseconds; `thorough` asks libraries and services too, and measures what nobody has: seconds.
+    `gpu`: the native library computes on a GPU.
+    """
+    found = merged(quick(), of_disk(place))
+    if thorough:
+        found = merged(found, slow(), of_disk(place, measured=not _speeds_known(found)))
+    elif gpu and not is_jetson(Path("/")):
+        found = merged(found, read_nvml())
+    return completed(replace(detect(), gpu=gpu), found), found
+
+
+def remember_disk(place: Path) -> None:
+    """Measures the disk below `place` if nobody has; for a thread in the background."""
+    time.sleep(_LET_THE_STORE_FILL_S)
+    if not of_disk(place)["disk.read_speed"].known:
+        measure(Path("/"), place, speeds_cache(), disk_only=True)
+
+
+def _speeds_known(found: Mapping[str, Reading]) -> bool:
+    return all(found[name].known for name in ("disk.read_speed", "memory.speed") if name in found)
 
 
 def merged(*parts: Mapping[str, Reading]) -> dict[str, Reading]:

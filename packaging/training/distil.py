@@ -18,6 +18,7 @@ from training.optimiser import Optimiser
 from training.progress import Progress, say
 from training.shelf import FRAME, Reader, Shelf, Step
 from training.student import Student
+from training.team import MEET_EVERY, Team
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Course:
     draft_share: float = 0.0
     draft_used: int = 2
     keep_minutes: float = 8.0
-    look_minutes: float = 12.0
+    look_minutes: float = 15.0
 
 
 _TIMED = 6  # steps that are timed before their number is settled
@@ -46,7 +47,8 @@ _SLOWER = 1.12  # of all steps against the first: rounding, looks at the held-ou
 
 
 class Distillation:
-    """Trains `student` on what `reader` hands out; goes on from `path`."""
+    """Trains `student` on what `reader` hands out, as a member of `team`; goes on from `path`. Only the
+    leader's checkpoint is kept: its moments stand in for the others' when a run goes on."""
 
     def __init__(
         self,
@@ -57,21 +59,23 @@ class Distillation:
         held_out: Mapping[str, Shelf],
         path: Path,
         seed: int,
+        team: Team | None = None,
     ) -> None:
         self._student, self._shelf, self._reader = student, shelf, reader
         self._course, self._held_out, self._path, self._seed = course, held_out, path, seed
-        self._optimiser = Optimiser(student)
+        self._optimiser, self._team = Optimiser(student), team or Team()
         self._step, self._total, self._spent = 0, course.steps, 0.0
         self._counts = torch.zeros(len(student.layers), student.geometry.experts, device=student.trunk.device)
         if path.exists():
             self._restore()
 
     def run(self) -> None:
-        course, tokens = self._course, 0
+        course, team, tokens = self._course, self._team, 0
         started, kept, looked = monotonic(), monotonic(), monotonic()
         before = self._spent
         progress: Progress | None = None
-        passes = self._reader.steps(skip=self._step * course.accumulate)
+        skip = self._step * course.accumulate * team.size
+        passes = islice(self._reader.steps(skip=skip), team.rank, None, team.size)
         while self._total == 0 or self._step < self._total:
             done = self._step / self._total if self._total else 0.0
             self._student.refresh(quantised=done >= 1 - course.quantised)
@@ -84,18 +88,24 @@ class Distillation:
             self._spent = before + monotonic() - started
             if self._total == 0 and self._step >= _TIMED:
                 self._settle()
+            meets = self._step % MEET_EVERY == 0 or self._step == self._total
+            if meets:
+                team.average([weight for _, weight in self._student.parameters()])
+            if not team.leads:
+                continue
             if progress is None and self._total:
                 progress = Progress("distillation", self._total, "steps", self._step)
             elif progress is not None:
-                rate = tokens / (monotonic() - started)
+                rate = team.size * tokens / (monotonic() - started)
                 progress.add(1, f"KL {kl:.4f}  gradient {length:.2f}  {rate:,.0f} tok/s  {self._balance()}")
-            if monotonic() - kept > 60 * course.keep_minutes:
+            if meets and monotonic() - kept > 60 * course.keep_minutes:
                 self._keep()
                 kept = monotonic()
-            if monotonic() - looked > 60 * course.look_minutes:
+            if meets and monotonic() - looked > 60 * course.look_minutes:
                 self.look()
                 looked = monotonic()
-        self._keep()
+        if team.leads:
+            self._keep()
 
     def look(self, tokens: int = 4096) -> dict[str, dict[str, float]]:
         """Says how the student does on the held-out sets, with all experts and with a draft's."""
@@ -139,9 +149,10 @@ class Distillation:
 
     def _settle(self) -> None:
         each = self._spent / self._step * _SLOWER
-        self._total = max(self._step + 1, int(60 * self._course.minutes / each))
-        say(f"  {self._total} steps fit into {self._course.minutes:g} minutes")
-        self._keep()  # their number is part of what a run that goes on must know
+        self._total = self._team.agree(max(self._step + 1, int(60 * self._course.minutes / each)))
+        if self._team.leads:
+            say(f"  {self._total} steps fit into {self._course.minutes:g} minutes")
+            self._keep()  # their number is part of what a run that goes on must know
 
     def _keep(self) -> None:
         checkpoint.save(
@@ -164,7 +175,8 @@ class Distillation:
             for name, values in kept.items():
                 getattr(moe, name).data.copy_(values)
         self._optimiser.load(state["optimiser"])
-        say(f"  goes on at step {self._step} of {self._total}")
+        if self._team.leads:
+            say(f"  goes on at step {self._step} of {self._total}")
 
 
 @torch.inference_mode()

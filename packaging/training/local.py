@@ -15,15 +15,18 @@ from training.optimiser import Optimiser
 from training.progress import Progress
 from training.shelf import Reader, Step
 from training.student import Student
+from training.team import MEET_EVERY, Team
 from training.trunk import norm, places
 
 _BALANCE = 0.02
-_KEEP_EVERY = 100  # steps between checkpoints
+_KEEP_EVERY = 5 * MEET_EVERY  # steps between checkpoints
 
 
-def train(student: Student, reader: Reader, steps: int, path: Path, done: int = 0) -> list[float]:
-    """`steps` passes in all; goes on from the checkpoint at `path`. Returns what each layer misses in the
-    end."""
+def train(student: Student, reader: Reader, steps: int, path: Path, team: Team | None = None) -> list[float]:
+    """`steps` passes in all, shared by `team`; goes on from the checkpoint at `path`. Returns what each layer
+    misses in the end."""
+    team, done = team or Team(), 0
+    steps = -(-steps // team.size)
     optimiser = Optimiser(student)
     if path.exists():
         state = checkpoint.load(path, student.trunk.device)
@@ -34,17 +37,23 @@ def train(student: Student, reader: Reader, steps: int, path: Path, done: int = 
         optimiser.load(state["optimiser"])
     missed = [1.0] * len(student.layers)
     progress = Progress("local", steps, "steps", done)
-    for number, step in islice(enumerate(reader.steps(skip=done), done), steps - done):
+    passes = islice(reader.steps(skip=done * team.size), team.rank, None, team.size)
+    for number, step in islice(enumerate(passes, done), steps - done):
         student.refresh()
         for place, error in _losses(student, step):
             missed[place] += 0.1 * (error - missed[place]) if number else error - missed[place]
         optimiser.step(number / steps, limit=len(missed))
-        mean = sum(missed) / len(missed)
-        progress.add(1, f"{mean:.3f} of the variance missed, {progress.rate * len(step.tokens):,.0f} tok/s")
+        if (number + 1) % MEET_EVERY == 0 or number + 1 == steps:
+            team.average([weight for _, weight in student.parameters()])
+        if not team.leads:
+            continue
+        mean, rate = sum(missed) / len(missed), progress.rate * len(step.tokens) * team.size
+        progress.add(1, f"{mean:.3f} of the variance missed, {rate:,.0f} tok/s")
         if (number + 1) % _KEEP_EVERY == 0 or number + 1 == steps:
             layers = checkpoint.packed(student.layers)
             checkpoint.save(path, {"step": number + 1, "layers": layers, "optimiser": optimiser.state()})
-    progress.end()
+    if team.leads:
+        progress.end()
     return missed
 
 

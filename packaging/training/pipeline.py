@@ -9,13 +9,14 @@ import os
 import site
 import subprocess
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
 import numpy as np
 import torch
 
-from training import checkpoint, checks, export, local
+from training import checkpoint, checks, export, local, team
 from training.cutting import cut
 from training.data import Data, Sizes
 from training.distil import Course, Distillation, examine
@@ -24,10 +25,11 @@ from training.geometry import DEFAULT, GEOMETRIES, LIMIT_ALL, Geometry
 from training.machine import choose, gflops
 from training.progress import say
 from training.shelf import Reader, Shelf
-from training.student import Student
+from training.student import Student, weights_of
 from training.trunk import Trunk
 
 CHECKOUT = Path(__file__).parents[2]
+TAUGHT = ("local", "distil")  # stages that several processes share
 STAGES = ("data", "pareto", "cut", "local", "distil", "export", "measure")
 
 
@@ -39,8 +41,19 @@ def main() -> None:
     if args.tiny:
         checks.run()
     for stage in [args.stage] if args.stage else [stage for stage in STAGES if stage != "pareto"]:
-        build.run(stage)
+        if stage in TAUGHT and device.type == "cpu":
+            say(f"--- {stage}")
+            build.prepare()
+            size = torch.get_num_threads()
+            team.run(size, weights_of(build.geometry), partial(_teach, args, device, dtype, stage))
+        else:
+            build.run(stage)
     say(f"all of it took {(monotonic() - started) / 60:.0f} minutes")
+
+
+def _teach(args: Namespace, device: torch.device, dtype: torch.dtype, stage: str, member: team.Team) -> None:
+    """A stage as one member of a team does it."""
+    getattr(Build(args, device, dtype, member), f"_{stage}")()
 
 
 def _arguments() -> Namespace:
@@ -77,10 +90,12 @@ def _arguments() -> Namespace:
 class Build:
     """One run's files and settings."""
 
-    def __init__(self, args: Namespace, device: torch.device, dtype: torch.dtype) -> None:
-        self._args, self._device, self._dtype = args, device, dtype
-        self._geometry: Geometry = GEOMETRIES[args.geometry]
-        self._folder: Path = args.work / f"{self._geometry.name}-{args.seed}"
+    def __init__(
+        self, args: Namespace, device: torch.device, dtype: torch.dtype, member: team.Team | None = None
+    ) -> None:
+        self._args, self._device, self._dtype, self._team = args, device, dtype, member or team.Team()
+        self.geometry: Geometry = GEOMETRIES[args.geometry]
+        self._folder: Path = args.work / f"{self.geometry.name}-{args.seed}"
         self._folder.mkdir(parents=True, exist_ok=True)
         sizes = Sizes(talks=20, text_tokens=1500, shard=20, slots=20, answer=40) if args.tiny else Sizes()
         self._data = Data(args.work / f"data-{args.seed}", args.seed, sizes)
@@ -98,6 +113,12 @@ class Build:
             self._measure,
         )
         dict(zip(STAGES, stages, strict=True))[stage]()
+
+    def prepare(self) -> None:
+        """Has the data that a stage reads made by one process."""
+        for held_out in (True, False):
+            self._shelves(held_out=held_out)
+        self._loaded = None
 
     @property
     def _trunk(self) -> Trunk:
@@ -128,8 +149,8 @@ class Build:
         """The student as `stage` left it."""
         state = checkpoint.load(self._folder / f"{stage}.pt", self._device)
         scale = checkpoint.load(self._folder / "cut.pt", self._device)["scale"]
-        trunk = self._trunk.shipped(teacher(), self._geometry.embedding)
-        return Student(trunk, self._geometry, checkpoint.unpacked(state["layers"]), scale)
+        trunk = self._trunk.shipped(teacher(), self.geometry.embedding)
+        return Student(trunk, self.geometry, checkpoint.unpacked(state["layers"]), scale)
 
     # --- stages
 
@@ -143,13 +164,14 @@ class Build:
         path = self._folder / "cut.pt"
         if path.exists():
             return
-        made = cut(self._trunk, self._sample(), self._geometry, self._args.seed)
+        made = cut(self._trunk, self._sample(), self.geometry, self._args.seed)
         state = {"layers": checkpoint.packed(made.layers), "scale": made.scale}
         checkpoint.save(path, {**state, "error": made.error, "oracle": made.oracle})
 
     def _local(self) -> None:
         _, reader = self._all()
-        local.train(self._make("cut"), reader, self._args.local_steps, self._folder / "local.pt")
+        path = self._folder / "local.pt"
+        local.train(self._make("cut"), reader, self._args.local_steps, path, self._team)
 
     def _distil(self) -> None:
         args = self._args
@@ -157,12 +179,12 @@ class Build:
         course = Course(minutes=args.minutes, steps=args.steps, draft_share=args.draft_share)
         training = Distillation(
             self._make("local"), shelf, reader, course, self._shelves(held_out=True),
-            self._folder / "distil.pt", args.seed,
+            self._folder / "distil.pt", args.seed, self._team,
         )  # fmt: skip
-        if not args.tiny:
-            training.look()
         training.run()
-        figures = training.look(1024 if args.tiny else 16_384)
+        if not self._team.leads:
+            return
+        figures = training.look(1024 if args.tiny else 6144)
         _write_json(self._folder / "distil.json", figures)
 
     def _export(self) -> None:
@@ -170,8 +192,8 @@ class Build:
         layers = [
             {name: values.cpu().numpy() for name, values in moe.state().items()} for moe in student.layers
         ]
-        name = f"smolmoe-{self._geometry.experts}x{self._geometry.used}"
-        files = export.write(teacher(), layers, self._geometry, student.scale, self._folder / "model", name)
+        name = f"smolmoe-{self.geometry.experts}x{self.geometry.used}"
+        files = export.write(teacher(), layers, self.geometry, student.scale, self._folder / "model", name)
         whole = sum(file.stat().st_size for file in files)
         for file in files:
             say(f"  {file} {file.stat().st_size:,} bytes")

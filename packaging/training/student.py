@@ -119,6 +119,12 @@ class Student:
         return routed + shared.float(), load
 
 
+def weights_of(geometry: Geometry) -> int:
+    """How many numbers are trained."""
+    neurons = geometry.experts * geometry.width + geometry.shared
+    return len(geometry.moe_layers) * N_EMBD * (geometry.experts + 3 * neurons)
+
+
 def empty(geometry: Geometry, device: torch.device) -> Moe:
     """A layer of zeros."""
     experts, width, shared = geometry.experts, geometry.width, geometry.shared

@@ -127,7 +127,7 @@ class Script:
         assert self._ids[at] == root
         drafts = self._ids[at + 1 : at + 1 + length]
         if self._wrong is not None and self._wrong < len(drafts):
-            drafts[self._wrong] = (drafts[self._wrong] + 1) % 49152
+            drafts[self._wrong] = (drafts[self._wrong] + 1) % len(self._session.vocab)
         return Draft(drafts, [1.0] * len(drafts), "script")
 
     def judged(self, draft: Draft, accepted: int, looked_at: int, ms: float) -> None: ...

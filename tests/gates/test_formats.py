@@ -1,4 +1,4 @@
-"""G3 with penalties, a grammar and log-probabilities: their state is copied and rolled back with the draft."""
+"""G3 with penalties, a grammar and log-probabilities: their state rolls back with the draft."""
 
 from __future__ import annotations
 

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from engine.bench.cgroup import MemoryGroup, NotPermitted
+from engine.model import read_model_info
+from engine.need import need_of
 from engine.paths import EMBEDDED_MODEL
+from engine.plan import UBATCH
+from engine.timeline import ROWS_EXACT
 
 MIB = 1 << 20
 N_CTX = 1024
@@ -29,7 +33,6 @@ from engine.events import Tokens
 from engine.loop import generate
 from engine.native import CancelFlag
 from engine.model import read_model_info
-from engine.paths import EMBEDDED_MODEL
 from engine.plan import Wishes, make_plan
 from engine.session import Session
 
@@ -65,7 +68,11 @@ def work(budget: int, mode: str = "ar", group: MemoryGroup | None = None) -> sub
 @pytest.fixture(scope="module")
 def least() -> int:
     """What the engine itself says it needs, in MiB."""
-    refused = work(124 * MIB)  # not refused before the load, which only guesses
+    info = read_model_info(EMBEDDED_MODEL)
+    need = need_of(
+        info, n_ctx=N_CTX, cell_bytes=info.kv_bytes_per_token, n_ubatch=UBATCH, n_outputs=ROWS_EXACT
+    )
+    refused = work(need.certain(whole=False) + MIB)  # not refused before the load, which only guesses
     assert refused.returncode == 1
     said = refused.stderr.strip().splitlines()[-1]
     assert "too small for this model" in said

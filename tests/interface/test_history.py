@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from support import rows, until
 
-from app.history import SCHEMA_VERSION, History, HistoryError
+from app import schema
+from app.history import History, HistoryError
 from app.owner import Owner
 from app.recorder import Recorder
 from engine.paths import Paths
@@ -122,16 +123,16 @@ def test_a_chat_left_is_free_for_others(history: History, paths: Paths) -> None:
     assert rows(paths, f"SELECT owner FROM conversations WHERE id = {first}") == [(None,)]
 
 
-def test_a_retry_keeps_the_answer_it_replaces(history: History, paths: Paths) -> None:
+def test_a_retry_keeps_the_answer_beside_it(history: History) -> None:
     chat = history.create()
-    _, answer = history.begin_turn(chat, "hello", "ar")
+    user, answer = history.begin_turn(chat, "hello", "ar")
     history.finish(answer, "bad", "done", {})
-    history.begin_retry(chat, answer, "ar")
-    assert [item.content for item in history.messages(chat)] == ["hello", ""]
-    assert rows(paths, "SELECT content, replaced FROM messages WHERE role = 'assistant' ORDER BY id") == [
-        ("bad", 1),
-        ("", 0),
-    ]
+    other = history.begin_answer(chat, "ar", parent=user)
+    stored = history.messages(chat)
+    assert [(item.content, item.parent) for item in stored] == [("hello", None), ("bad", user), ("", user)]
+    last = history.last()
+    assert last is not None
+    assert last.leaf == other
 
 
 def test_only_the_user_can_read_it(history: History, paths: Paths) -> None:
@@ -145,7 +146,7 @@ def test_only_the_user_can_read_it(history: History, paths: Paths) -> None:
 def test_a_newer_schema_is_refused(history: History, paths: Paths) -> None:
     history.close()
     with sqlite3.connect(paths.history) as database:
-        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        database.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
     database.close()
     with pytest.raises(HistoryError, match="newer version"):
         History(paths.history)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +12,15 @@ import pytest
 from stacks import assert_holds, write_stacks
 from support import until
 from test_terminal import Terminal
-from toys import write_llama
+from toys import copy_embedded, write_llama
 
 from app import exits
 from app.cli import main
+from engine.model import files_of, read_model_info
 from engine.pack import pack_of, part_of, places
+from engine.packing import Packing
 from engine.paths import EMBEDDED_MODEL
+from engine.size import size
 
 Said = pytest.CaptureFixture[str]
 
@@ -32,7 +34,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return Path(shutil.copy2(EMBEDDED_MODEL, tmp_path / "model.gguf"))
+    return copy_embedded(tmp_path)
 
 
 def models(*words: str | Path) -> int:
@@ -51,7 +53,7 @@ def test_the_models_that_ship_and_were_made_are_listed(cache: Path, capsys: Said
     assert models() == exits.OK
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == str(EMBEDDED_MODEL)
-    assert "84 MiB" in lines[1]
+    assert size(read_model_info(EMBEDDED_MODEL).size_bytes) in lines[1]
     assert lines[2] == str(made)
     assert "no experts to pack" in lines[3]
     assert models("--json") == exits.OK
@@ -85,20 +87,21 @@ def test_a_pack_is_made_checked_and_removed(model: Path, tmp_path: Path, capsys:
     assert str(place) in capsys.readouterr().out
     catalogue = pack_of(model)
     assert catalogue is not None
-    assert_holds(catalogue, model)
+    assert_holds(catalogue, *files_of(model))
     assert models("pack", model) == exits.OK  # nothing to ask
     assert "packed already" in capsys.readouterr().out
     assert models("check", model) == exits.OK
-    assert "960 records" in capsys.readouterr().out
+    assert f"{catalogue.n_layers * catalogue.n_expert} records" in capsys.readouterr().out
     with place.open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\1")
     assert models("check", model) == exits.ERROR
-    assert "expert 31 of layer 29" in capsys.readouterr().err
-    size = place.stat().st_size
+    last = f"expert {catalogue.n_expert - 1} of layer {catalogue.tensors[-1].layer}"
+    assert last in capsys.readouterr().err
+    freed = place.stat().st_size
     assert models("rm", model) == exits.OK
-    assert f"{size:,} bytes" in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == [model]
+    assert f"{freed:,} bytes" in capsys.readouterr().out
+    assert set(tmp_path.iterdir()) == set(files_of(model))
     assert models("rm", model) == exits.OK
     assert "there is no pack" in capsys.readouterr().err
 
@@ -112,18 +115,18 @@ def test_nothing_large_is_written_unasked(model: Path, tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == exits.USAGE
-    assert "34 MiB" in done.stderr
+    assert size(Packing(model).size) in done.stderr
     assert "free there" in done.stderr
     assert "--yes" in done.stderr
-    assert list(tmp_path.iterdir()) == [model]
+    assert set(tmp_path.iterdir()) == set(files_of(model))
 
 
 @pytest.mark.parametrize(("key", "code"), [("y\r", exits.OK), ("\r", exits.CANCELLED)])
 def test_a_terminal_is_asked(key: str, code: int, model: Path, home: Path) -> None:
     terminal = Terminal(home, "models", "pack", str(model))
     until(lambda: b"[y/N]" in terminal.seen)
-    for word in (b"34 MiB", b"free there", b"models rm"):
-        assert word in terminal.seen
+    for word in (size(Packing(model).size), "free there", "models rm"):
+        assert word.encode() in terminal.seen
     assert not places(model)[0].exists()
     terminal.type(key)
     assert terminal.wait() == code
@@ -135,7 +138,6 @@ def test_a_terminal_is_asked(key: str, code: int, model: Path, home: Path) -> No
 SLOW = """
 import sys, time
 from engine import pack, packing
-from engine.paths import EMBEDDED_MODEL
 from app.cli import main
 pack._PIECE = 1 << 16
 write = packing._write_all
@@ -161,7 +163,7 @@ def test_ctrl_c_says_that_it_goes_on_from_there(model: Path, tmp_path: Path) -> 
     assert "Traceback" not in said
     assert part.exists()
     assert models("pack", model, "--yes") == exits.OK
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["model.gguf", "model.s2pack"]
+    assert set(tmp_path.iterdir()) == {*files_of(model), places(model)[0]}
     assert models("check", model) == exits.OK
 
 
@@ -169,7 +171,7 @@ def test_progress_is_shown_on_a_terminal(model: Path, home: Path) -> None:
     terminal = Terminal(home, "models", "pack", str(model), "--yes")
     assert terminal.wait() == exits.OK
     until(lambda: b"packed in" in terminal.seen)
-    assert b"% of 34 MiB" in terminal.seen
+    assert f"% of {size(Packing(model).size)}".encode() in terminal.seen
     terminal.end()
 
 

@@ -187,3 +187,12 @@ def test_the_command_line_says_what_is_wrong(
     said = capsys.readouterr().err
     assert "line 2: sampling.temperature" in said
     assert "Traceback" not in said
+
+
+def test_a_line_never_lands_inside_another_value(file: Path) -> None:
+    file.write_text('# top\nmine = [\n  "a",\n]\n\n[engine]\nbudget = "3G"\n')
+    settings = change(read_settings(file), "mode", "ar")
+    settings = change(settings, "engine.context", 4096)
+    assert (settings.get("mode"), settings.get("engine.context")) == ("ar", 4096)
+    assert file.read_text().startswith('# top\nmine = [\n  "a",\n]\n')
+    assert len(settings.warnings) == 1

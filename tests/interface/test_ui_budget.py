@@ -10,7 +10,7 @@ from support import chat, rows, shown, soon
 from test_ui_chat import LONG, answered, ask, is_ready
 
 from app.board import Board
-from app.commands import budget_wish
+from app.deeds import typed
 from app.labels import ModeLabel
 from app.link import careful
 from app.options import Load
@@ -81,19 +81,20 @@ def test_the_board_knows_memory_and_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wish"),
+    ("text", "command"),
     [
-        ("/budget 2G", "2G"),
-        (" /budget  25 % \n", "25 %"),
-        ("/budget", ""),
-        ("/budgets", None),
+        ("/budget 2G", ("budget", "2G")),
+        ("/budget  25 % \n", ("budget", "25 %")),
+        ("/budget", ("budget", "")),
+        (" /budget", None),
+        ("/etc/hosts is a file", None),
         ("/budget 2G\nwhat is that?", None),
+        ("/system Be brief.\nBe kind.", ("system", "Be brief.\nBe kind.")),
         ("what does /budget 2G do?", None),
-        ("/help", None),
     ],
 )
-def test_what_is_a_command(text: str, wish: str | None) -> None:
-    assert budget_wish(text) == wish
+def test_what_is_a_command(text: str, command: tuple[str, str] | None) -> None:
+    assert typed(text) == command
 
 
 def test_after_crashes_less_is_asked_for() -> None:
@@ -122,13 +123,13 @@ async def test_the_budget_is_changed_while_an_answer_is_written(
     async with app.run_test(size=(100, 30)) as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         for text in ("/budget 2G", "/budget 1", "/budget"):
             app.prompt.text = text
             app.prompt._send()
             await soon(lambda: app.prompt.text == "")
         await soon(lambda: "the engine takes" in shown(app))
-        assert app._is_answering
+        assert app.is_answering
         assert asked == ["2G", "1"]
         await pilot.press("escape")
         await answered(app)

@@ -22,15 +22,15 @@ def is_ready(app: ChatApp) -> Callable[[], bool]:
 
 async def ask(app: ChatApp, text: str) -> None:
     """Sends `text`; the answer may take its time."""
-    count = len(app._library.open.entries)
+    count = len(app.chats.open.entries)
     app.prompt.text = text
     app.prompt._send()
-    await soon(lambda: len(app._library.open.entries) > count)
+    await soon(lambda: len(app.chats.open.entries) > count)
 
 
 async def answered(app: ChatApp) -> str:
-    await soon(lambda: not app._is_answering)
-    entry = app._library.open.last_answer
+    await soon(lambda: not app.is_answering)
+    entry = app.chats.open.last_answer
     assert entry is not None
     return entry.text
 
@@ -63,7 +63,7 @@ async def test_the_second_question_builds_on_the_first(ready: Paths) -> None:
         await answered(app)
         await ask(app, "Another one.")
         await answered(app)
-        timings = app._library.open.entries[-1].timings
+        timings = app.chats.open.entries[-1].timings
         assert timings is not None
         assert timings.cache_n > 10  # what the engine had of the first turn was used
     app.close()
@@ -75,13 +75,13 @@ async def test_stopping_keeps_the_text_and_ends_the_work(ready: Paths, key: str)
     async with app.run_test() as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         await pilot.press(key)
         text = await answered(app)
         assert app.is_running
         assert text
         assert "■ stopped" in shown(app)
-        await soon(lambda: app._board.snapshot is not None and app._board.snapshot.running == 0)
+        await soon(lambda: app.board.snapshot is not None and app.board.snapshot.running == 0)
         await soon(
             lambda: (
                 rows(ready, "SELECT status, content FROM messages ORDER BY id DESC LIMIT 1")
@@ -89,7 +89,7 @@ async def test_stopping_keeps_the_text_and_ends_the_work(ready: Paths, key: str)
             )
         )
         await ask(app, "And now?")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         await pilot.press(key)
         await answered(app)
     app.close()
@@ -126,7 +126,7 @@ async def test_stopping_while_it_waits(paths: Paths) -> None:
         assert "■ stopped" in shown(app)
         await soon(is_ready(app))
         await pilot.press("ctrl+r")
-        await soon(lambda: app._is_answering)
+        await soon(lambda: app.is_answering)
         assert await answered(app)
         assert "■ stopped" not in shown(app)
     app.close()
@@ -137,7 +137,7 @@ async def test_a_crash_is_explained_and_survived(paths: Paths) -> None:
     async with app.run_test() as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         pid = engine_pid(paths)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
@@ -151,7 +151,7 @@ async def test_a_crash_is_explained_and_survived(paths: Paths) -> None:
         await soon(is_ready(app))
         assert engine_pid(paths) != pid
         await pilot.press("ctrl+r")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         await pilot.press("escape")
         await answered(app)
     app.close()
@@ -161,7 +161,7 @@ async def test_an_engine_that_was_stopped_starts_with_the_next_message(paths: Pa
     app = chat(paths)
     async with app.run_test():
         await soon(is_ready(app))
-        client = await app._link.client()
+        client = await app.link.client()
         await client.shutdown()
         await soon(lambda: "stopped" in status(app))
         await ask(app, "Name a colour.")
@@ -196,7 +196,7 @@ async def test_a_full_context_is_said_plainly(paths: Paths) -> None:
         assert "no answer" in shown(app)
         await soon(lambda: app.prompt.text.startswith("word"))  # to be shortened
         # What did not fit is not sent again with the next question.
-        assert app._library.open.entries[-2].status == "error"
+        assert app.chats.open.entries[-2].status == "error"
     app.close()
 
 
@@ -224,7 +224,7 @@ async def test_a_question_while_an_answer_is_written_stays_in_the_prompt(ready: 
     async with app.run_test() as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         app.prompt.text = "next"
         app.prompt._send()
         await soon(lambda: hint(app) == "An answer is being written. Esc stops it.")
@@ -232,7 +232,7 @@ async def test_a_question_while_an_answer_is_written_stays_in_the_prompt(ready: 
         for key in ("ctrl+n", "ctrl+o", "ctrl+r"):
             await pilot.press(key)
         assert len(app.screen_stack) == 1
-        assert len(app._library.open.entries) == 2
+        assert len(app.chats.open.entries) == 2
         await pilot.press("escape")
         await answered(app)
     app.close()

@@ -9,8 +9,8 @@ from textual.command import CommandPalette
 from textual.pilot import Pilot
 
 from app.chat import ChatApp
+from app.chatlist import ChatListScreen
 from app.help import HelpScreen
-from app.picker import PickerScreen
 from engine.paths import Paths
 
 
@@ -33,7 +33,7 @@ def offered(screen: CommandPalette) -> list[str]:
 async def test_only_what_makes_sense_here_is_offered(paths: Paths) -> None:
     app = chat(paths)
     async with app.run_test(size=(80, 40)) as pilot:
-        await soon(app._restored.is_set)
+        await soon(app.restored.is_set)
         screen = await palette(app, pilot)
         names = [command.title for command in app.get_system_commands(app.screen)]
         await soon(lambda: len(offered(screen)) == len(names))
@@ -45,7 +45,7 @@ async def test_only_what_makes_sense_here_is_offered(paths: Paths) -> None:
 async def test_it_does_not_open_on_top_of_a_list_or_the_help(paths: Paths) -> None:
     app = chat(paths)
     async with app.run_test(size=(80, 40)) as pilot:
-        await soon(app._restored.is_set)
+        await soon(app.restored.is_set)
         await pilot.press("f1")
         await soon(lambda: isinstance(app.screen, HelpScreen))
         await pilot.press("ctrl+p")
@@ -54,7 +54,7 @@ async def test_it_does_not_open_on_top_of_a_list_or_the_help(paths: Paths) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "screen"), [("keys", HelpScreen), ("open", PickerScreen), ("new", None), ("quit", None)]
+    ("words", "screen"), [("keys", HelpScreen), ("open", ChatListScreen), ("new", None), ("quit", None)]
 )
 async def test_a_command_does_what_its_key_does(paths: Paths, words: str, screen: type | None) -> None:
     stored(paths, ("first question", "first answer"))
@@ -78,7 +78,7 @@ async def test_a_command_does_what_its_key_does(paths: Paths, words: str, screen
 async def test_a_chosen_theme_is_remembered(paths: Paths) -> None:
     app = chat(paths)
     async with app.run_test() as pilot:
-        await soon(app._restored.is_set)
+        await soon(app.restored.is_set)
         await palette(app, pilot, "colours")
         app.screen.dismiss()
         app.theme = "nord"

@@ -11,8 +11,8 @@ import pytest
 from support import chat, hint, rows, shown, soon, status
 from test_ui_chat import LONG, answered, ask, is_ready
 
+from app.chatlist import ChatListScreen
 from app.history import History
-from app.picker import PickerScreen
 from app.recorder import Recorder
 from engine.paths import Paths
 
@@ -40,7 +40,7 @@ async def test_the_last_chat_and_the_unsent_prompt_come_back(ready: Paths) -> No
     again = chat(ready)
     async with again.run_test():
         await soon(lambda: "Name a colour." in shown(again))
-        assert again._library.open.entries[-1].text == text
+        assert again.chats.open.entries[-1].text == text
         await soon(lambda: again.prompt.text == "half a [thought]\nmore")
     again.close()
 
@@ -53,7 +53,7 @@ async def test_a_start_shows_the_chat_that_was_open_at_the_end(paths: Paths, dra
     async with app.run_test(size=(80, 24)) as pilot:
         await soon(lambda: "newer answer" in shown(app))
         await pilot.press("ctrl+o")
-        await soon(lambda: isinstance(app.screen, PickerScreen))
+        await soon(lambda: isinstance(app.screen, ChatListScreen))
         await pilot.press("enter")
         await soon(lambda: "older answer" in shown(app))
         app.prompt.text = draft
@@ -61,7 +61,7 @@ async def test_a_start_shows_the_chat_that_was_open_at_the_end(paths: Paths, dra
     app.close()
     again = chat(paths)
     async with again.run_test(size=(80, 24)):
-        await soon(again._restored.is_set)
+        await soon(again.restored.is_set)
         assert "older answer" in shown(again)
         assert again.prompt.text == draft
     again.close()
@@ -92,7 +92,7 @@ async def test_quitting_in_the_middle_keeps_the_text(ready: Paths) -> None:
     async with app.run_test() as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         await pilot.press("ctrl+q")
     app.close()
     ((status_word, content),) = rows(ready, "SELECT status, content FROM messages WHERE role = 'assistant'")
@@ -127,9 +127,9 @@ async def test_a_second_window_gets_a_chat_of_its_own(ready: Paths) -> None:
         await ask(app, "Name a colour.")
         await answered(app)
         await pilot.press("ctrl+o")
-        await soon(lambda: isinstance(app.screen, PickerScreen))
+        await soon(lambda: isinstance(app.screen, ChatListScreen))
         await pilot.press("enter")
-        assert isinstance(app.screen, PickerScreen)  # the only other chat cannot be opened
+        assert isinstance(app.screen, ChatListScreen)  # the only other chat cannot be opened
         await pilot.press("escape")
     app.close()
     assert rows(ready, f"SELECT count(*) FROM messages WHERE conversation = {other}") == [(2,)]
@@ -155,7 +155,7 @@ async def test_new_and_open(ready: Paths) -> None:
         await ask(app, "Name a colour.")
         await answered(app)
         await pilot.press("ctrl+o")
-        await soon(lambda: isinstance(app.screen, PickerScreen))
+        await soon(lambda: isinstance(app.screen, ChatListScreen))
         await pilot.press("enter")
         await soon(lambda: "first answer" in shown(app))
         assert "Name a colour." not in shown(app)

@@ -14,7 +14,7 @@ from engine.paths import Paths
 
 
 def sent(app: ChatApp) -> list[str]:
-    return [entry.text for entry in app._library.open.entries if entry.role == "user"]
+    return [entry.text for entry in app.chats.open.entries if entry.role == "user"]
 
 
 def type_at_once(app: ChatApp, data: str) -> None:
@@ -110,7 +110,7 @@ async def test_a_line_typed_by_a_script_is_sent(ready: Paths) -> None:
 async def test_fast_editing_keys_keep_their_order(paths: Paths, keys: str, text: str) -> None:
     app = chat(paths)
     async with app.run_test():
-        await soon(app._restored.is_set)
+        await soon(app.restored.is_set)
         type_at_once(app, keys + "!")
         await soon(lambda: "!" in app.prompt.text)
         await soon(lambda: app.prompt._message_queue.empty() and app._message_queue.empty())
@@ -163,7 +163,7 @@ async def test_a_huge_paste_is_whole_and_warned_about(ready: Paths) -> None:
 
 
 async def answered_or_refused(app: ChatApp) -> None:
-    await soon(lambda: app._library.open.entries)
+    await soon(lambda: app.chats.open.entries)
     await answered(app)
 
 

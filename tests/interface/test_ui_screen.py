@@ -16,6 +16,7 @@ from app.chat import ChatApp
 from app.help import HelpScreen
 from app.labels import ModeLabel
 from app.message import Message
+from app.news import News
 from app.statusline import Status, _fit
 from engine.errors import EngineCrashed
 from engine.events import Timings
@@ -72,9 +73,9 @@ async def test_untrusted_text_is_shown_as_it_is(paths: Paths, text: str) -> None
     async with app.run_test(size=(100, 30)) as pilot:
         await soon(lambda: f"q {safe}" in shown(app))
         assert f"a {safe}" in shown(app)
-        app.engine_problem(EngineCrashed(f"e {text}", hint=f"h {text}"))
+        News(app).engine_problem(EngineCrashed(f"e {text}", hint=f"h {text}"))
         assert f"e {safe}" in status(app)
-        app._hint(f"n {text}")
+        app.hint(f"n {text}")
         await pilot.pause()
         assert f"e {safe}" in shown(app)
         assert f"h {safe}" in shown(app)
@@ -167,13 +168,13 @@ async def test_keys_and_help_work_while_text_streams(ready: Paths) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await soon(is_ready(app))
         await ask(app, "Tell me a long story.")
-        await soon(lambda: app._asker.has_text)
+        await soon(lambda: app.asker.has_text)
         await pilot.press("f1")
         await soon(lambda: isinstance(app.screen, HelpScreen))
-        length = len(app._asker.answer.text) if app._asker.answer else 0
-        await soon(lambda: app._asker.answer is None or len(app._asker.answer.text) > length + 50)
+        length = len(app.asker.answer.text) if app.asker.answer else 0
+        await soon(lambda: app.asker.answer is None or len(app.asker.answer.text) > length + 50)
         await pilot.press("escape")
-        assert app._is_answering  # closing the help is not stopping the answer
+        assert app.is_answering  # closing the help is not stopping the answer
         await pilot.press("x")
         assert app.prompt.text == "x"
         await pilot.press("escape")
@@ -251,7 +252,7 @@ async def test_without_colours_everything_can_still_be_told_apart(
     async with app.run_test(size=(80, 24)) as pilot:
         await soon(lambda: "answer" in shown(app))
         app.theme = "nord"
-        app._hint("a hint")
+        app.hint("a hint")
         await pilot.press("a", "b", "shift+left")
         await soon(lambda: "b" in marked(app, "reverse"))
         assert coloured(app) == []
@@ -287,7 +288,7 @@ async def test_wide_characters_fill_their_cells(ready: Paths) -> None:
 
 async def test_a_notice_is_not_hidden_by_the_chat_that_opens(paths: Paths) -> None:
     app = chat(paths)
-    app._notice("early [notice]")
+    app.notice("early [notice]")
     async with app.run_test():
         await soon(lambda: "▲ early [notice]" in shown(app))
     app.close()
@@ -296,7 +297,7 @@ async def test_a_notice_is_not_hidden_by_the_chat_that_opens(paths: Paths) -> No
 async def test_redrawing_one_message_leaves_others_alone(ready: Paths) -> None:
     app = chat(ready)
     async with app.run_test(size=(80, 24)):
-        await soon(lambda: app._restored.is_set())
+        await soon(lambda: app.restored.is_set())
         first, second = Message("user", "one"), Message("assistant", "two")
         app.transcript.load([first, second])
         second.append(" more")
@@ -344,7 +345,7 @@ async def test_a_hint_covers_nothing_of_the_answer(ready: Paths, size: tuple[int
         for key, words in (("ctrl+y", "Copied"), ("ctrl+t", "=exact:"), ("ctrl+c", "Ctrl+Q quits.")):
             await pilot.press(key)
             await soon(lambda words=words: words in glass.text.splitlines()[-4])  # type: ignore[misc]
-            app._refresh_status()
+            app.refresh_status()
             await pilot.pause()
             lines = glass.text.splitlines()
             assert words in lines[-4]

@@ -25,7 +25,7 @@ STARTER = """
 import json, sys, time
 from pathlib import Path
 from engine.launcher import ensure_engine
-from engine.paths import EMBEDDED_MODEL, Paths
+from engine.paths import Paths
 run, state, then = sys.argv[1:]
 handle = ensure_engine(Paths(Path(run), Path(state), Path(state)))
 print(json.dumps([handle.hello.pid, handle.process is not None]), flush=True)

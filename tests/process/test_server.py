@@ -15,6 +15,7 @@ from processes import LOAD, until
 
 from engine import errors
 from engine.launcher import Handle
+from engine.model import read_model_info
 from engine.paths import EMBEDDED_MODEL
 from engine.probe import UnixConnection, call
 
@@ -91,7 +92,7 @@ def test_handshake(loaded: Handle) -> None:
 def test_model_list(loaded: Handle) -> None:
     (model,) = call(loaded.socket, "GET", "/v1/models")["data"]
     assert model["meta"]["n_ctx"] == 4096
-    assert model["meta"]["size"] == EMBEDDED_MODEL.stat().st_size
+    assert model["meta"]["size"] == read_model_info(EMBEDDED_MODEL).size_bytes
 
 
 def test_a_whole_answer_and_a_streamed_one_are_the_same(loaded: Handle) -> None:
@@ -294,7 +295,7 @@ def test_telemetry_shows_the_running_request(loaded: Handle) -> None:
         assert (first["state"], first["clients"]) == ("ready", 1)
         assert first["model"]["is_moe"]
         assert {mode["name"] for mode in first["modes"]} >= {"ar", "s2-exact"}
-        assert first["rss_bytes"] > EMBEDDED_MODEL.stat().st_size // 4
+        assert first["rss_bytes"] > read_model_info(EMBEDDED_MODEL).size_bytes // 4
         with stream(loaded, chat(**ENDLESS)) as opened:
             next(opened.events())
             live = next(shot for shot in seen if shot["running"] and shot["timings"]["predicted_n"] > 1)

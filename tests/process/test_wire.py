@@ -9,15 +9,20 @@ import pytest
 
 from engine.errors import BadRequest
 from engine.fields import parse_object
+from engine.message import Message
 from engine.request import Sampling, Speculation
 from engine.wire import parse_chat, parse_completion, parse_load, parse_settings
 
 HI = [{"role": "user", "content": "hi"}]
 
 
+def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
 def test_a_bare_chat_request_has_the_defaults() -> None:
     call = parse_chat({"messages": HI, "model": "whatever", "user": "me"})
-    assert call.messages == (("user", "hi"),)
+    assert call.messages == (Message("user", "hi"),)
     assert call.sampling == Sampling()
     assert (call.max_tokens, call.stop, call.stream, call.include_usage) == (None, (), False, False)
 
@@ -29,7 +34,9 @@ def test_null_means_absent() -> None:
 
 def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert parse_chat({"messages": [{"role": "developer", "content": parts}]}).messages == (("system", "ab"),)
+    assert parse_chat({"messages": [{"role": "developer", "content": parts}]}).messages == (
+        Message("system", "ab"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,11 +88,22 @@ def test_speculation_of_the_request_goes_over_the_settings() -> None:
         ({"messages": HI, "draft_length": 99}, "draft_length"),
         ({"messages": HI, "draft_experts": 0}, "draft_experts"),
         ({"messages": HI, "request_id": ""}, "request_id"),
-        ({"messages": HI, "tools": [{"type": "function"}]}, "tools"),
+        ({"messages": HI, "tools": [{"type": "function"}]}, "tools[0].function"),
         ({"messages": HI, "n": 2}, "n"),
-        ({"messages": HI, "logprobs": True}, "logprobs"),
+        ({"messages": HI, "top_logprobs": 2}, "logprobs"),
+        ({"messages": HI, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"messages": HI, "logprobs": 3}, "logprobs"),
         ({"messages": HI, "logit_bias": {"1": 5}}, "logit_bias"),
-        ({"messages": HI, "response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": HI, "response_format": {"type": "xml"}}, "response_format.type"),
+        ({"messages": HI, "response_format": "json"}, "response_format"),
+        ({"messages": HI, "response_format": {"type": "json_schema"}}, "json_schema.schema"),
+        ({"messages": HI, "response_format": json_schema({"minimum": 3})}, "schema.minimum"),
+        ({"messages": HI, "response_format": json_schema({"type": "string", "pattern": "^(a$"})}, "pattern"),
+        ({"messages": HI, "response_format": json_schema({"$ref": "#/$defs/x"})}, "schema"),
+        (
+            {"messages": HI, "response_format": {"type": "json_object"}, "ignore_eos": True},
+            "ignore_eos",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(body: dict[str, Any], named: str) -> None:

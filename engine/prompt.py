@@ -1,0 +1,44 @@
+"""From what a client asks for to what the decode loop is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.request import Request
+from engine.schema import behind_thoughts
+from engine.thoughts import closing_of
+
+if TYPE_CHECKING:
+    from engine.request import Speculation
+    from engine.session import Session
+    from engine.wire import Call
+
+
+def prompt_of(session: Session, call: Call) -> tuple[tuple[int, ...], int]:
+    """The prompt of `call`, and how many tokens at its end are the beginning of the answer."""
+    if call.prompt is not None:
+        return session.tokenize_text(call.prompt), 0
+    if call.continues:
+        return session.tokenize_continued(call.messages, thinking=call.thinking)
+    return session.tokenize_chat(call.messages, thinking=call.thinking, tools=call.tools), 0
+
+
+def request_of(session: Session, call: Call, defaults: Speculation) -> tuple[Request, str]:
+    """The request, and the tag of thoughts that its prompt ends with, "" for none."""
+    prompt, continued = prompt_of(session, call)
+    opens = "" if continued else session.opens_thoughts(prompt)
+    grammar = call.grammar
+    if grammar and opens and call.prompt is None:
+        grammar = behind_thoughts(grammar, closing_of(opens))
+    request = Request(
+        prompt=prompt,
+        sampling=call.sampling,
+        speculation=call.speculation_over(defaults),
+        max_tokens=call.max_tokens,
+        stop=call.stop,
+        ignore_eos=call.ignore_eos,
+        continued=continued,
+        grammar=grammar,
+        top_logprobs=call.top_logprobs,
+    )
+    return request, opens

@@ -1,0 +1,87 @@
+"""KV caches of conversations that made room for another: whoever comes back finds its own again.
+
+There is one sequence, and so one conversation in the native cache. Without this, two windows that take turns
+would read both conversations from their first token each time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.native import llama
+from engine.timeline import Timeline
+
+_LEAST_TOKENS = 64  # fewer are read again as fast as they are copied
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    timeline: Timeline
+    data: npt.NDArray[np.uint8]
+
+
+class Shelf:
+    """`room` says how many bytes may be kept in all, whenever it is asked."""
+
+    def __init__(self, context: Any, room: Callable[[], int]) -> None:
+        self._context = context
+        self._room = room
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()  # the one that was used last stands last
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(kept.data) for kept in self._kept.values())
+
+    def swap(self, current: Timeline, prompt: Sequence[int]) -> Timeline | None:
+        """Keeps what `prompt` would push out of the cache. The timeline of the cache that stands there now;
+        None where nothing better than the current one was kept."""
+        here = current.reusable(prompt)
+        found = self._best(prompt, here)
+        if found is not None:
+            del self._kept[id(found)]
+        if len(current) - here >= _LEAST_TOKENS:
+            self._keep(current)
+        if found is None:
+            return None
+        bindings = llama()
+        bindings.llama_memory_clear(bindings.llama_get_memory(self._context), True)
+        read = bindings.llama_state_seq_set_data(self._context, _bytes(found.data), len(found.data), 0)
+        return found.timeline if read else Timeline()
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+    def _best(self, prompt: Sequence[int], here: int) -> _Kept | None:
+        gains = [(kept.timeline.reusable(prompt) - here, kept) for kept in self._kept.values()]
+        gain, kept = max(gains, key=lambda one: one[0], default=(0, None))
+        return kept if gain >= _LEAST_TOKENS else None
+
+    def _keep(self, timeline: Timeline) -> None:
+        bindings = llama()
+        size = int(bindings.llama_state_seq_get_size(self._context, 0))
+        for key, old in list(self._kept.items()):  # what this conversation was a while ago
+            if timeline.tokens[: len(old.timeline)] == old.timeline.tokens:
+                del self._kept[key]
+        room = self._room()
+        while self._kept and self.size_bytes + size > room:
+            self._kept.popitem(last=False)
+        if self.size_bytes + size > room:
+            return
+        try:
+            data = np.empty(size, dtype=np.uint8)
+        except MemoryError:
+            return
+        if bindings.llama_state_seq_get_data(self._context, _bytes(data), size, 0):
+            kept = _Kept(timeline.copy(), data)
+            self._kept[id(kept)] = kept
+
+
+def _bytes(data: npt.NDArray[np.uint8]) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
