@@ -224,7 +224,7 @@ class _Soak:
                 self._tally.budgets += 1
 
     async def _kill(self) -> None:
-        self._may_ask.clear()  # those that are asking lose their answers; they ask again when there is an engine
+        self._may_ask.clear()  # those that lose their answers ask again when there is an engine
         self.end()
         self._tally.kills += 1
         await self._start()
