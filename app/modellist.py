@@ -230,7 +230,7 @@ class ModelScreen(ModalScreen["Item | None"]):
     # Keys
 
     def action_move(self, how: str) -> None:
-        self._has_moved = True
+        self._has_moved, self._said = True, ""
         getattr(self.query_one(OptionList), f"action_{how}")()
 
     def on_input_submitted(self) -> None:
