@@ -35,7 +35,7 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
         ["{}", '{"a": [1, -2.5e3, null, true, "x\\n"]}'],
         ["[]", '{"a": "x\ny"}', '{"a": "\\x"}'],
     ),
-    (True, ["1", '"a"', "{}", "[[]]", "null"], ["", "x"]),
+    ({}, ["1", '"a"', "{}", "[[]]", "null"], ["", "x"]),
     ({"type": "string", "minLength": 2, "maxLength": 3}, ['"ab"', '"äöü"'], ['"a"', '"abcd"']),
     (
         {"enum": ['a"b\\c', "x\n", 3, None, "é"]},
@@ -59,12 +59,17 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
     ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"2024-2-29"', '"today"']),
     (
         {
-            "type": "object",
             "properties": {"a": {"type": "boolean"}},
+            "required": ["a"],
             "additionalProperties": {"type": "null"},
         },
-        ["{}", '{"a": true}', '{"b": null}', '{"a": false, "b": null}'],
-        ['{"a": 1}', '{"b": 1}'],
+        ['{"a": true}', '{"a": false, "b": null}', '{"a": false, "b": null, "c": null}'],
+        ["{}", '{"a": 1}', '{"a": true, "b": 1}', '{"a": true "b": null}'],
+    ),
+    (
+        {"properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "additionalProperties": True},
+        ["{}", '{"a": null}', '{"b": null}', '{"a": null, "b": null}'],
+        ['{"a": null "b": null}', '{"a": 1}'],
     ),
     ({"allOf": [{"type": "integer"}], "title": "n", "default": 3}, ["-12"], ["1.5", "01"]),
 ]
@@ -111,6 +116,7 @@ def test_what_fits_is_allowed_and_nothing_else(
         ({"type": "object", "required": ["a"]}, "required"),
         ({"patternProperties": {}}, "patternProperties"),
         ({"if": {}}, "schema.if"),
+        ({"properties": {"a": {}}, "additionalProperties": {"type": "null"}}, "additionalProperties"),
         ({"allOf": [{}, {}]}, "allOf"),
         ({"anyOf": []}, "anyOf"),
         ({"enum": []}, "enum"),
