@@ -174,7 +174,7 @@ DEEDS = (
     Deed("continue", "Let the answer go on", _go_on, "ctrl+g", "Ctrl+G", words="let the answer go on"),
     Deed("edit", "Edit the last message", _edit, "f4", "F4", words="edit the last message"),
     Deed("version", "Earlier version", _version, takes="next"),
-    Deed("thoughts", "Open or close thoughts", _thoughts, "f3", "F3", "on|off", "open or close thoughts",
+    Deed("thoughts", "Show or hide thoughts", _thoughts, "f3", "F3", "on|off", "open or close thoughts",
          True),
     Deed("mode", "Next mode", lambda app, word: app.tuning.mode(word), "ctrl+t,f2", "F2 Ctrl+T", "NAME",
          "next mode, from the next answer", True),

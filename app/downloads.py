@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from app.fetch import Leftover
 
 _EACH_S = 0.2
-_END_S = 5.0
+_END_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)

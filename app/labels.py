@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 ENDS = {
     "stopped": "■ stopped",
     "max_tokens": "■ reached the token limit",
-    "context": "■ the context is full: this answer ends here, Ctrl+N starts a new chat",
-    "interrupted": "▲ interrupted: the program ended before the answer did, Ctrl+R asks again",
-    "crashed": "▲ interrupted: the engine stopped, Ctrl+R asks again",
+    "context": "■ the context is full: this answer ends here, F8 makes room, Ctrl+G goes on",
+    "interrupted": "▲ interrupted: the program ended first, Ctrl+G goes on, Ctrl+R asks again",
+    "crashed": "▲ interrupted: the engine stopped, Ctrl+G goes on, Ctrl+R asks again",
     "error": "▲ no answer, Ctrl+R asks again",
 }
 

@@ -96,23 +96,26 @@ class ModelScreen(ModalScreen["Item | None"]):
 
     async def _find(self) -> None:
         """Everything anew: models come into the list as they are read."""
-        self._items, self._finding, self._dirty = [], True, True
+        items: list[Item] = []
+        self._items = items
+        self._finding = self._dirty = True
         loop = asyncio.get_running_loop()
+
+        def found(item: Item) -> None:
+            items.append(item)
+            self._dirty = True
 
         def scan() -> None:
             for item in self._scan():
-                if not self.is_attached:
+                if not self.is_attached or items is not self._items:  # left, or begun anew
                     return
                 with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(self._found, item)
+                    loop.call_soon_threadsafe(found, item)
 
         self._left = await self._downloads.left()
         await in_background(scan)
-        self._finding, self._dirty = False, True
-
-    def _found(self, item: Item) -> None:
-        self._items.append(item)
-        self._dirty = True
+        if items is self._items:
+            self._finding, self._dirty = False, True
 
     def _moved(self) -> None:
         """The download has."""
@@ -230,7 +233,7 @@ class ModelScreen(ModalScreen["Item | None"]):
     # Keys
 
     def action_move(self, how: str) -> None:
-        self._has_moved = True
+        self._has_moved, self._said = True, ""
         getattr(self.query_one(OptionList), f"action_{how}")()
 
     def on_input_submitted(self) -> None:

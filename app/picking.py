@@ -32,7 +32,7 @@ class Picking:
 
         async def chosen(item: Item | None) -> None:
             if item is not None:
-                await self.switch(item)
+                app.run_worker(self.switch(item), group="models")  # the engine may have to start first
 
         screen = ModelScreen(self._scan(), self.downloads, app.link.model, self._at_start, words)
         await app.push_screen(screen, chosen)

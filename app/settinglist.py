@@ -35,6 +35,7 @@ class SettingScreen(ModalScreen[None]):
         self._adjusting = adjusting
         self._rows: list[Setting | None] = []  # None is a heading
         self._said = ""
+        self._at = 0
 
     def compose(self) -> ComposeResult:
         with Vertical(id="settings", classes="panel") as box:
@@ -93,8 +94,9 @@ class SettingScreen(ModalScreen[None]):
         at = self.query_one(OptionList).highlighted
         return self._rows[at] if at is not None and at < len(self._rows) else None
 
-    def on_option_list_option_highlighted(self) -> None:
-        self._said = ""
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        if event.option_index != self._at:  # drawing the list anew comes here too
+            self._at, self._said = event.option_index, ""
         self._explain()
 
     # Changing

@@ -85,6 +85,11 @@ class MemoryGovernor:
         """What the slots take now, or will as soon as the running pass lets go of them."""
         return self._bytes
 
+    @property
+    def spare_bytes(self) -> int | None:
+        """What neither the experts nor anything else will want of the budget; None without a limit."""
+        return max(0, self._budget - self._other - self._wanted) if self._budget else None
+
     def close(self) -> None:
         """The slots are about to go; nothing is done with them after this."""
         with self._lock:

@@ -181,6 +181,10 @@ def _object(node: dict[str, Any], where: str, depth: int) -> dict[str, Any]:
         raise BadRequest(f"{where}.additionalProperties is neither a schema nor true or false")
     if not properties and more is None:
         return dict(ANY_OBJECT)
+    if more and set(properties) - set(required):  # the converter forgets the comma before the others
+        if isinstance(more, dict):
+            raise BadRequest(f"{where}.additionalProperties is not supported beside optional properties")
+        more = False  # they may be there, they need not
     parts = {
         name: _checked(part, f"{where}.properties.{name}", depth + 1) for name, part in properties.items()
     }

@@ -226,7 +226,7 @@ class EngineState:
             rested_s = 0.0 if self.jobs else rested_s + _LOOK_EVERY_S
             if rested_s >= _FORGET_AFTER_S and self.state == "ready":
                 rested_s = 0.0
-                await self.ask(lambda session: session.forget_conversations())
+                self._forget_conversations()
             if self.loaded is not None and self.loaded.governor is not None:
                 look = functools.partial(self.loaded.governor.tick, busy=bool(self.jobs))
                 try:
@@ -244,8 +244,17 @@ class EngineState:
                 hint="models of experts on the CPU can give memory back, others cannot",
             )
         notice = await asyncio.to_thread(self.loaded.governor.set_budget, budget)
+        self._forget_conversations()
         self.touch()
         return notice
+
+    def _forget_conversations(self) -> None:
+        """Lets go of those that are not in the cache: nobody has asked for long, or the budget changed."""
+        question = Question(
+            lambda session: session.forget_conversations(), asyncio.get_running_loop().create_future()
+        )
+        question.answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.worker.submit_question(question)
 
     def memory_changed(self, notice: str) -> None:
         if notice:

@@ -66,7 +66,12 @@ def parse_tools(fields: Fields) -> Tools | None:
     if choice == "none":
         return None
     parallel = fields.get("parallel_tool_calls") is None or fields.flag("parallel_tool_calls")
-    return Tools(tools, _forced(choice, names, fields), parallel)
+    forced = _forced(choice, names, fields)
+    if not forced and any(tool["function"].get("strict") for tool in value):
+        raise BadRequest(
+            "strict arguments need a tool_choice that makes the model call", hint="leave strict out"
+        )
+    return Tools(tools, forced, parallel)
 
 
 def parse_calls(value: Any, where: str) -> list[dict[str, Any]]:
@@ -148,8 +153,7 @@ def _tool(value: Any, where: str) -> dict[str, Any]:
     known = {
         key: function[key] for key in ("name", "description", "parameters") if function.get(key) is not None
     }
-    if fields.flag("strict"):
-        raise BadRequest(f"{where}.function.strict is only supported with tool_choice", hint="leave it out")
+    fields.flag("strict")
     return {"type": "function", "function": known}
 
 

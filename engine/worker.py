@@ -132,12 +132,15 @@ class Worker(threading.Thread):
         """Bytes for conversations that are not in the cache: a part of what machine and budget spare."""
         import psutil
 
-        limit = self._session.plan.budget_bytes if self._session is not None else 0
-        if self._governor is not None:
-            limit = self._governor.budget_bytes
-        spare = psutil.virtual_memory().available // _ROOM_SHARE
-        kept = self._session.kept_bytes if self._session is not None else 0
-        return min(_ROOM_MOST, spare, *([limit - rss_bytes() + kept - _ROOM_LEFT] if limit else []))
+        session = self._session
+        assert session is not None
+        limits = [_ROOM_MOST, psutil.virtual_memory().available // _ROOM_SHARE]
+        if self._governor is not None:  # experts that rest come back: their slots are not free
+            spare = self._governor.spare_bytes
+            limits += [] if spare is None else [spare - _ROOM_LEFT]
+        elif session.plan.budget_bytes:
+            limits.append(session.plan.budget_bytes - rss_bytes() + session.kept_bytes - _ROOM_LEFT)
+        return min(limits)
 
     def _progress_of(self, job: LoadJob) -> Callable[[float], None]:
         last = 0.0

@@ -33,6 +33,7 @@ _PROMPTS_EACH = 2
 _TOKENS = 32
 _QUIET_EVERY_S = 20.0
 _KILL_EVERY = 3  # rests
+_START_S = 120.0
 _RETRIES = 8
 _RETRY_S = 0.5
 _CANCEL_SHARE, _DROP_SHARE = 0.2, 0.2
@@ -224,14 +225,14 @@ class _Soak:
                 self._tally.budgets += 1
 
     async def _kill(self) -> None:
-        self._may_ask.clear()  # those that are asking lose their answers; they ask again when there is an engine
+        self._may_ask.clear()  # those that lose their answers ask again when there is an engine
         self.end()
         self._tally.kills += 1
         await self._start()
         self._may_ask.set()
 
     async def _start(self) -> None:
-        self._handle = await asyncio.to_thread(ensure_engine, self._paths, service=True)
+        self._handle = await asyncio.to_thread(ensure_engine, self._paths, service=True, timeout_s=_START_S)
         async with self._client() as client:
             await client.load(self._model, n_ctx=1024, n_threads=self._threads, budget="max")
             async for snapshot in client.telemetry():

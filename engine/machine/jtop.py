@@ -17,7 +17,7 @@ from engine.machine.reading import Reading
 
 SOCKET = Path("/run/jtop.sock")
 DEADLINE_S = 3.0
-_SCRIPT = Path(__file__).with_name("ask_jtop.py")
+_SCRIPT = Path(__file__).parent / "programs" / "ask_jtop.py"
 _NAMES = {
     "model": "jetson.model",
     "module": "jetson.module",

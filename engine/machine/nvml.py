@@ -11,7 +11,7 @@ from engine.machine.helper import HelperError, ask
 from engine.machine.reading import Reading
 
 DEADLINE_S = 5.0  # without persistence mode a driver takes seconds to wake up
-_SCRIPT = Path(__file__).with_name("ask_nvml.py")
+_SCRIPT = Path(__file__).parent / "programs" / "ask_nvml.py"
 _SOURCE = "NVML"
 # Integrated GPUs share the machine's memory, and NVML says nothing or nonsense about it.
 _SHARING = ("orin", "thor", "xavier", "gb10", "nvgpu", "tegra")

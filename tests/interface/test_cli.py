@@ -17,7 +17,7 @@ from app.flags import FLAGS
 from engine import __version__
 from engine.errors import BadRequest, Busy, ContextFull, EngineCrashed, ModelError, S2Error
 
-COMMANDS = ("chat", "run", "status", "stop", "doctor", "models")
+COMMANDS = ("chat", "run", "status", "stop", "doctor", "plan", "models")
 
 
 def s2chat(home: Path, *words: str, stdin: str = "", **more: str) -> subprocess.CompletedProcess[str]:
@@ -111,7 +111,8 @@ def test_doctor_finds_our_library_and_the_model(home: Path) -> None:
     assert done.returncode == exits.OK, found
     assert isinstance(found["native"]["value"]["hooks"], int)
     assert found["packages"]["value"]["textual"] == "8.2.8"
-    assert str(home) in found["paths"]["value"]["log"]
+    assert found["paths"]["value"]["log"].endswith("state/engine.log")
+    assert found["probes"]["memory.total"]["source"] == "/proc/meminfo"
     assert not any(found[name]["problem"] for name in ("native", "model", "packages", "paths"))
 
 

@@ -266,9 +266,9 @@ async def test_without_colours_everything_can_still_be_told_apart(
         await soon(lambda: isinstance(app.screen, HelpScreen))
         assert coloured(app) == []
         await pilot.press("escape", "ctrl+p")
-        await soon(lambda: "New chat" in "\n".join(screen_lines(app)))
+        await soon(lambda: "Ask again" in "\n".join(screen_lines(app)))
         await pilot.press("down")
-        await soon(lambda: "Copy the last answer" in marked(app, "underline"))
+        await soon(lambda: "Attach a text file" in marked(app, "underline"))
         assert coloured(app) == []
     app.close()
 

@@ -125,6 +125,6 @@ async def test_a_file_that_cannot_be_written_is_said(paths: Paths, tmp_path: Pat
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(app, pilot)
         await pilot.press("enter")
-        await soon(lambda: "not saved" in words(screen))
+        await soon(lambda: "Not a directory" in words(screen))
         assert app.theme == "textual-dark"
     app.close()

@@ -96,6 +96,7 @@ def test_a_conversation_with_calls() -> None:
         ({"tools": [WEATHER, WEATHER]}, "same name"),
         ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "strict": True}}]}, "strict"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         (
             {"tools": [WEATHER], "response_format": {"type": "json_object"}, "tool_choice": "required"},
