@@ -250,7 +250,10 @@ class Store:
         return StoreStats(*stats)
 
     def heat(self) -> npt.NDArray[np.float32]:
-        """How much each expert is used: F32 [layers with experts, experts]."""
+        """How much each expert is used: F32 [layers with experts, experts].
+
+        While every one is in memory, one accepted pass in 16 is counted: enough for the next start.
+        """
         heat = np.zeros(self._shape, np.float32)
         self._lib.s2_store_get_heat(self._handle, heat.ctypes.data_as(POINTER(c_float)))
         return heat

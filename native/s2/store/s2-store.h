@@ -89,7 +89,8 @@ S2_STORE_API void    s2_store_set_heat(struct s2_store * store, const float * he
 S2_STORE_API void s2_store_end_pass(struct s2_store * store);
 
 // Of the last pass, the first n_rows tokens were accepted: their experts are credited. Passes that nobody speaks for leave
-// no trace in the heat, as drafts should.
+// no trace in the heat, as drafts should. While every expert is in memory, one of 16 accepted passes is credited: enough to
+// know who goes first when there are to be fewer slots, and what the next start reads first.
 S2_STORE_API void s2_store_credit(struct s2_store * store, int32_t n_rows);
 
 S2_STORE_API void         s2_store_get_stats(struct s2_store * store, struct s2_store_stats * stats);
