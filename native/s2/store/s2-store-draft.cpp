@@ -6,9 +6,14 @@
 #include <cmath>
 
 namespace s2 {
+namespace {
+
+constexpr int32_t AWAITED_SHARE = 2; // one part in so many of the slots may be kept for a verify pass
+
+} // namespace
 
 void Store::set_drafting(bool on) {
-    std::lock_guard<std::mutex> lock(mutex);
+    const Lock lock(mutex);
     drafting = on;
     if (on) {
         forget_awaited(); // of a block whose pass never came
@@ -17,8 +22,8 @@ void Store::set_drafting(bool on) {
 
 // No lock: an expert may go between this look and the product, which then reads it like any other.
 void Store::prefer(int32_t layer, const float * scores, float * out) const {
-    const Layer & l      = layers[layer];
-    float         lowest = 0.0f;
+    const Layout::Layer & l = layout.layer(layer);
+    float lowest = 0.0f;
     for (int32_t i = 0; i < l.n_expert; ++i) {
         lowest = std::isfinite(scores[i]) ? std::min(lowest, scores[i]) : lowest;
     }
@@ -33,8 +38,8 @@ void Store::announce(int32_t layer, const int32_t * experts, int32_t n) {
     if (whole || sync) {
         return;
     }
-    std::lock_guard<std::mutex> lock(mutex);
-    const size_t      most = classes[class_of[layer]]->limit() / AWAITED_SHARE;
+    const Lock lock(mutex);
+    const size_t      most = slots_of(layer).limit() / AWAITED_SHARE;
     std::vector<Read> reads;
     for (int32_t i = 0; i < n && awaited.size() < most; ++i) { // first what is there, or it would go for what is not
         const Expert x = { layer, experts[i] };
@@ -69,6 +74,9 @@ void Store::await(Expert x) {
     }
 }
 
+// What a verify pass waits for stays.
+void Store::unpin(Expert x) { policy->set_pinned(x, entry(x).awaited && entry(x).resident); }
+
 void Store::forget_awaited() {
     for (Expert x : awaited) {
         Entry & e = entry(x);
@@ -82,16 +90,17 @@ void Store::forget_awaited() {
 
 void Store::where(uint8_t * out) const {
     for (int32_t l = 0; l < n_layers(); ++l) {
-        for (int32_t i = 0; i < largest_layer; ++i, ++out) {
-            const bool exists = i < layers[l].n_expert;
-            const bool there  = exists && entries[l][i].ready.load(std::memory_order_relaxed) == layers[l].all();
+        const Layout::Layer & layer = layout.layer(l);
+        for (int32_t i = 0; i < n_expert(); ++i, ++out) {
+            const bool exists = i < layer.n_expert;
+            const bool there  = exists && entries[l][i].ready.load(std::memory_order_relaxed) == layer.all();
             *out = there ? 2 : exists && entries[l][i].slot.load(std::memory_order_relaxed) >= 0 ? 1 : 0;
         }
     }
 }
 
 void Store::asked(int64_t counts[3]) {
-    std::lock_guard<std::mutex> lock(mutex);
+    const Lock lock(mutex);
     counts[0] = stats.asked + whole_asked;
     counts[1] = stats.hits + whole_asked;
     counts[2] = stats.late;

@@ -7,7 +7,7 @@
 namespace s2 {
 
 bool Store::wants_guesses() {
-    if (!may_miss()) {
+    if (!may_miss() || drafting) {
         return false;
     }
     const Lock lock(mutex);

@@ -7,8 +7,9 @@
 // of its tensors are there. An entry that a layer holds keeps its slot until the pass is through with the layer.
 //
 // s2-store.cpp has the store's life, its budget and its figures, s2-store-reads.cpp what comes from the disk,
-// s2-store-pass.cpp a pass's way through the layers, s2-store-stream.cpp experts without a slot of their own and
-// s2-store-guess.cpp what is read before it is asked for.
+// s2-store-pass.cpp a pass's way through the layers, s2-store-stream.cpp experts without a slot of their own,
+// s2-store-guess.cpp what is read before it is asked for, and s2-store-draft.cpp what drafts are for: choosing among what is
+// there, and saying what will be needed.
 
 #include "s2-experts.h"
 #include "s2-layout.h"
@@ -55,6 +56,14 @@ class Store {
     bool wants_guesses();
     void look_ahead(int32_t layer, const int32_t * experts, int32_t n, int64_t since);
 
+    // Drafts, see s2-store.h.
+    void set_drafting(bool on);
+    void prefer(int32_t layer, const float * scores, float * out) const;
+    void announce(int32_t layer, const int32_t * experts, int32_t n);
+    void where(uint8_t * out) const;
+    void asked(int64_t counts[3]);
+    bool is_whole() const { return whole.load(std::memory_order_relaxed); }
+
     int64_t     bytes_min() const;
     int64_t     bytes_all() const;
     int64_t     resize(int64_t bytes);
@@ -82,6 +91,7 @@ class Store {
         bool                  held = false;       // by the layer the pass is in
         bool                  ahead = false;      // read on a guess, not asked for yet
         bool                  guessed = false;    // held, and had been read on a guess
+        bool                  awaited = false;    // announced for the verify pass to come
         bool                  warming = false;    // read in the background
         bool                  abandoned = false;  // goes when what is in flight has come
         bool                  passing = false;    // in `stream`
@@ -161,6 +171,11 @@ class Store {
     void judge_waits();
     void forget_guess(Expert expert);
 
+    // s2-store-draft.cpp
+    void await(Expert expert);
+    void unpin(Expert expert);
+    void forget_awaited();
+
     const bool                            sync;
     const Layout                          layout;
     std::vector<std::unique_ptr<Slots>>   classes;
@@ -188,6 +203,10 @@ class Store {
     std::vector<Guess>  predicted;       // for the next layer, likeliest first
     int32_t             predicted_layer = -1;
     std::vector<Expert> expected;        // entries in memory that the next layer likely asks for
+
+    // Drafting.
+    std::atomic<bool>   drafting{ false }; // passes are drafts: neither counted nor credited
+    std::vector<Expert> awaited;           // by the verify pass that follows them
 
     int64_t             n_came = 0;
     std::vector<Expert> to_warm; // hottest last

@@ -46,7 +46,7 @@ bool Store::come_to(const Layout::Tensor & t) {
     const uint32_t bit   = 1u << t.part;
     const bool     fresh = t.layer != current || (begun & bit);
     if (fresh && (current < 0 || t.layer <= current)) {
-        ++n_passes;
+        n_passes += drafting ? 0 : 1;
         used.clear();
     }
     begun   = fresh ? bit : begun | bit;
@@ -55,19 +55,20 @@ bool Store::come_to(const Layout::Tensor & t) {
 }
 
 void Store::begin_whole(int32_t layer, const Wanted * wanted, int32_t n, int32_t n_tokens, bool fresh) {
+    const bool noted = sampling && !drafting;
     lost = false;
     if (!fresh) {
         return;
     }
-    whole_asked += n;
-    if (entered < 0 && !sampling) {
+    whole_asked += drafting ? 0 : n;
+    if (entered < 0 && !noted) {
         return;
     }
     const Lock lock(mutex);
     if (entered >= 0) {
         leave();
     }
-    if (sampling) {
+    if (noted) {
         note(layer, wanted, n, n_tokens);
     }
 }
@@ -98,6 +99,9 @@ void Store::end_pass() {
     {
         const Lock lock(mutex);
         leave();
+        if (!drafting) {
+            forget_awaited();
+        }
         current = -1;
         shrink();
     }
@@ -111,7 +115,7 @@ void Store::enter(int32_t layer, const Wanted * wanted, int32_t n, int32_t n_tok
     });
     reader->attend(to_warm.empty()); // nobody waits for what is read in the background
     evict_random();
-    if (fresh) { // else it was counted while nothing could miss
+    if (fresh && !drafting) { // else it was counted while nothing could miss
         count(layer, wanted, n);
         note(layer, wanted, n, n_tokens);
     }
@@ -125,11 +129,13 @@ void Store::enter(int32_t layer, const Wanted * wanted, int32_t n, int32_t n_tok
             missing.push_back(x);
         }
     }
-    waited.counts    = n_tokens == 1; // only such passes look ahead
+    waited.counts    = n_tokens == 1 && !drafting; // only such passes look ahead
     waited.n_missed  = (int32_t) missing.size();
     waited.n_guessed = (int32_t) std::count_if(held.begin(), held.end(), [&](Expert x) { return entry(x).guessed; });
-    judge_guesses(layer, wanted, n);
-    end_guesses(layer);
+    if (!drafting) { // or what it announced would be taken back
+        judge_guesses(layer, wanted, n);
+        end_guesses(layer);
+    }
 
     // A wide pass touches most of a layer's experts once: it may not empty the other layers for them.
     const int32_t peers = layout.size_classes()[layout.class_of()[layer]].n_layers;
@@ -160,7 +166,7 @@ void Store::leave() {
     for (Expert x : held) {
         Entry & e = entry(x);
         e.held = e.guessed = false;
-        policy->set_pinned(x, false);
+        unpin(x);
         if (e.failed) {
             e.abandoned = true;
             if (e.reading == 0) {
@@ -170,7 +176,7 @@ void Store::leave() {
     }
     held.clear();
     for (Expert x : expected) { // the next layer holds them now, or the pass is over
-        policy->set_pinned(x, false);
+        unpin(x);
     }
     expected.clear();
     end_stream();

@@ -69,7 +69,7 @@ void Store::came(uint64_t tag, const std::string & error) {
         e.resident = true;
         ++n_resident;
         policy->set_resident(x, true);
-        policy->set_pinned(x, e.held);
+        policy->set_pinned(x, e.held || e.awaited);
         judge_whole();
     }
     if (current < 0) {
