@@ -34,6 +34,7 @@ _TOKENS = 32
 _QUIET_EVERY_S = 20.0
 _KILL_EVERY = 3  # rests
 _START_S = 120.0
+_LINGER_S = 30.0  # it leaves by itself when the soak is ended from outside
 _RETRIES = 8
 _RETRY_S = 0.5
 _CANCEL_SHARE, _DROP_SHARE = 0.2, 0.2
@@ -232,7 +233,9 @@ class _Soak:
         self._may_ask.set()
 
     async def _start(self) -> None:
-        self._handle = await asyncio.to_thread(ensure_engine, self._paths, service=True, timeout_s=_START_S)
+        self._handle = await asyncio.to_thread(
+            ensure_engine, self._paths, linger_s=_LINGER_S, timeout_s=_START_S
+        )
         async with self._client() as client:
             await client.load(self._model, n_ctx=1024, n_threads=self._threads, budget="max")
             async for snapshot in client.telemetry():

@@ -48,10 +48,10 @@ def test_penalties_grammar_and_logprobs_are_those_of_plain_decode(
     loader: Loader, passage: str, temperature: float, schema: dict[str, object] | None
 ) -> None:
     session = loader.get(threads=2)
-    prompt = prompt_of(session, passage, 300)
+    prompt = prompt_of(session, passage, 100)
     penalties = {"presence_penalty": 0.4, "frequency_penalty": 0.3, "repeat_penalty": 1.1}
     asked = replace(
-        request(prompt, temperature=temperature, tokens=120, **penalties),
+        request(prompt, temperature=temperature, tokens=90, **penalties),
         grammar=grammar_of(schema) if schema else "",
         top_logprobs=3,
     )
