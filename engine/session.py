@@ -129,7 +129,8 @@ class Session:
     def tokenize_continued(
         self, messages: Sequence[Message], *, thinking: bool | None = None
     ) -> tuple[tuple[int, ...], int]:
-        """The prompt that lets the last of `messages`, an answer, go on; how many of its tokens are the answer.
+        """The prompt that lets the last of `messages`, an answer, go on; how many of its tokens are the
+        answer.
 
         An answer this session gave keeps its ids, so that it goes on as if it had never ended.
         """

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from engine.machine.cgroups import cgroups
 from engine.errors import S2Error
+from engine.machine.cgroups import cgroups
 
 _ENTER = 'echo $$ > "$0" && exec "$@"'
 _REMOVE_S = 2.0  # until a group whose process is gone lets itself be removed

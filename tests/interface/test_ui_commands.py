@@ -9,8 +9,8 @@ from textual.command import CommandPalette
 from textual.pilot import Pilot
 
 from app.chat import ChatApp
-from app.help import HelpScreen
 from app.chatlist import ChatListScreen
+from app.help import HelpScreen
 from engine.paths import Paths
 
 

@@ -11,8 +11,8 @@ import pytest
 from support import chat, hint, rows, shown, soon, status
 from test_ui_chat import LONG, answered, ask, is_ready
 
-from app.history import History
 from app.chatlist import ChatListScreen
+from app.history import History
 from app.recorder import Recorder
 from engine.paths import Paths
 
