@@ -149,7 +149,10 @@ def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--device", metavar="PROFILE", type=text, help="another device: a name such as orin-nano-8gb, or a file"
+        "--device",
+        metavar="PROFILE",
+        type=text,
+        help="another device: a name such as orin-nano-8gb, or a file",
     )
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as one JSON object")
 

@@ -188,4 +188,12 @@ def _reasons(model: Path) -> list[str]:
     return reasons
 
 
-_ACTIONS = {"list": _list, "get": _get, "forget": _forget, "pack": _pack, "rm": _rm, "check": _check, "info": _info}
+_ACTIONS = {
+    "list": _list,
+    "get": _get,
+    "forget": _forget,
+    "pack": _pack,
+    "rm": _rm,
+    "check": _check,
+    "info": _info,
+}
