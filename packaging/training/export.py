@@ -55,7 +55,7 @@ def _header(writer: gguf.GGUFWriter, teacher: Path, geometry: Geometry, scale: f
             kind = value.types[0]
             sub = value.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
             writer.add_key_value(key, value.contents(), kind, sub_type=sub)
-    writer.add_name(name)
+    writer.add_name(name.replace("smolmoe", "SmolMoE"))
     writer.add_license("apache-2.0")
     writer.add_description("Cut into experts and distilled from SmolLM2-135M-Instruct")
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)

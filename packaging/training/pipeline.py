@@ -25,6 +25,7 @@ from training.geometry import DEFAULT, GEOMETRIES, LIMIT_ALL, Geometry
 from training.machine import choose, gflops
 from training.progress import say
 from training.shelf import Reader, Shelf
+from training.starting import started
 from training.student import Student, weights_of
 from training.trunk import Trunk
 
@@ -64,6 +65,9 @@ def _arguments() -> Namespace:
         "--local-steps", type=int, default=160, help="layer-wise steps before it (default 160)"
     )
     parser.add_argument("--tokens", type=int, default=2048, help="in a pass (default 2048)")
+    parser.add_argument(
+        "--start", type=Path, metavar="GGUF", help="goes on from this model of the same geometry: no cut"
+    )
     parser.add_argument("--geometry", choices=sorted(GEOMETRIES), default=DEFAULT)
     parser.add_argument(
         "--draft-share", type=float, default=0.25, help="of passes that also learn with 2 experts (0.25)"
@@ -163,6 +167,10 @@ class Build:
     def _cut(self) -> None:
         path = self._folder / "cut.pt"
         if path.exists():
+            return
+        if self._args.start:
+            layers, scale = started(self._args.start, self.geometry, self._device)
+            checkpoint.save(path, {"layers": checkpoint.packed(layers), "scale": scale})
             return
         made = cut(self._trunk, self._sample(), self.geometry, self._args.seed)
         state = {"layers": checkpoint.packed(made.layers), "scale": made.scale}
