@@ -58,8 +58,9 @@ class Timings:
 
     Times are milliseconds. `prompt_n` counts tokens that were decoded for the prompt, `cache_n` those
     that were already in the KV cache. `predicted_n` counts delivered tokens. `draft_n` counts drafted
-    tokens that a verify pass looked at, `draft_n_accepted` those that survived. `store`: None where all
-    experts are in memory, and until the prompt is done.
+    tokens that a verify pass looked at, `draft_n_accepted` those that survived. `gain`: speed over plain
+    decode as its passes were measured lately, an estimate; None where nothing was drafted. `store`: None
+    where all experts are in memory, and until the prompt is done.
     """
 
     prompt_n: int = 0
@@ -71,6 +72,7 @@ class Timings:
     draft_n_accepted: int = 0
     verify_n: int = 0
     context_n: int = 0
+    gain: float | None = None
     store: StoreFigures | None = None
 
     @property
@@ -117,6 +119,7 @@ class Timings:
             "draft_n_accepted": self.draft_n_accepted,
             "verify_n": self.verify_n,
             "context_n": self.context_n,
+            "gain": None if self.gain is None else round(self.gain, 4),
         }
         return values if self.store is None else values | {"store": self._store_json(self.store)}
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from engine.draft import Drafter, drafter_for
+from engine.draft import Draft, Drafter
+from engine.drafters import drafter_for
 from engine.errors import BadRequest, Cancelled, ContextFull
 from engine.events import Done, Event, FinishReason, Prefill, Timings, TokenLogprob, Tokens
 from engine.figures import figures_since
@@ -41,8 +42,7 @@ def generate(
             yield from answer.prefill()
             yield answer.first()
             while answer.reason is None:
-                drafts = answer.draft()
-                yield answer.accept(answer.verify(drafts), drafts)
+                yield answer.block()
         except Cancelled:
             answer.reason = "cancel"
         yield answer.done()
@@ -67,6 +67,9 @@ class _Answer:
         self._cached = 0
         self._store_before: StoreStats | None = None
         self._draft_n = self._accepted_n = self._verify_n = 0
+        self._plain_ms = self._block_ms = (
+            0.0  # of blocks: what plain decode would have taken, and what they took
+        )
         self.reason: FinishReason | None = None
 
     def prefill(self) -> Iterator[Prefill]:
@@ -85,19 +88,33 @@ class _Answer:
         """The first token follows from the prompt's own logits."""
         return self._deliver([self._draw(-1)])
 
-    def draft(self) -> list[int]:
+    def block(self) -> Tokens:
+        """Draft, verify, accept: one pass of the target and what it lets through."""
+        started = time.perf_counter()
+        draft = self._draft()
+        drawn = self._verify(draft.tokens)
+        accepted = sum(mine == theirs for mine, theirs in zip(drawn, draft.tokens, strict=False))
+        # A block that was cut short left its tail unjudged.
+        cut = self.reason is not None and accepted == len(drawn)
+        looked_at = accepted if cut else len(draft.tokens)
+        self._count(len(drawn), accepted, looked_at, 1e3 * (time.perf_counter() - started))
+        if self._drafter is not None:
+            self._drafter.judged(draft, accepted, looked_at, 1e3 * (time.perf_counter() - started))
+        return self._deliver(drawn)
+
+    def _draft(self) -> Draft:
         """Proposes tokens to follow the root, no more than could still be delivered."""
         length = min(self._request.speculation.draft_length, self._room() - 1)
         if self._drafter is None or length < 1:
-            return []
+            return Draft()
         return self._drafter.propose(self._root, length, self._target)
 
-    def verify(self, drafts: Sequence[int]) -> list[int]:
+    def _verify(self, drafts: Sequence[int]) -> list[int]:
         """Decodes root and drafts in one pass; returns what the target draws while the drafts agree."""
         session = self._session
         start = len(session.timeline)
         rows = (self._root, *drafts)
-        session.decode(rows, start, all_logits=True)
+        session.decode_full(rows, start)
         self._verify_n += 1
         drawn: list[int] = []
         for row in range(len(rows)):
@@ -110,14 +127,6 @@ class _Answer:
         if len(kept) < len(rows):
             session.rewind(len(session.timeline))
         return drawn
-
-    def accept(self, drawn: Sequence[int], drafts: Sequence[int]) -> Tokens:
-        """Counts what survived of the drafts, and delivers the block."""
-        accepted = sum(mine == theirs for mine, theirs in zip(drawn, drafts, strict=False))
-        # A block that was cut short left its tail unjudged.
-        self._draft_n += accepted if self.reason is not None and accepted == len(drawn) else len(drafts)
-        self._accepted_n += accepted
-        return self._deliver(drawn)
 
     def done(self) -> Done:
         """The end: what the text still held back, and the final figures."""
@@ -136,6 +145,12 @@ class _Answer:
         self._target.close()
         if self._drafter is not None:
             self._drafter.close()
+
+    def _count(self, drawn: int, accepted: int, looked_at: int, ms: float) -> None:
+        self._draft_n += looked_at
+        self._accepted_n += accepted
+        self._plain_ms += drawn * self._session.experience.prices.plain_ms
+        self._block_ms += ms
 
     def _draw(self, row: int) -> int:
         """Draws from output row `row`; sets `reason` when the answer ends with this token."""
@@ -190,6 +205,7 @@ class _Answer:
             draft_n_accepted=self._accepted_n,
             verify_n=self._verify_n,
             context_n=len(self._session.timeline),
+            gain=self._plain_ms / self._block_ms if self._draft_n and self._plain_ms else None,
             store=figures_since(self._store_before, self._session.store),
         )
 
@@ -201,7 +217,7 @@ def _check(session: Session, request: Request) -> None:
         raise ContextFull.for_prompt(str(len(request.prompt)), session.n_ctx)
     if request.max_tokens is not None and request.max_tokens < 1:
         raise BadRequest(f"max_tokens is {request.max_tokens}", hint="1 or more")
-    drafts = MODES[request.speculation.mode].drafts and session.can_draft
+    drafts = "self" in MODES[request.speculation.mode].drafters and session.can_draft
     if drafts and request.speculation.draft_experts > session.info.n_expert_used:
         raise BadRequest(
             f"{request.speculation.draft_experts} draft experts, the model uses {session.info.n_expert_used}",

@@ -17,7 +17,7 @@ from engine.errors import NativeError
 from engine.prototypes import Prototype, declare
 from engine.threads import BARRIER_SPINS
 
-ABI_VERSION = 3  # s2_abi_version() of native/s2/s2.h
+ABI_VERSION = 4  # s2_abi_version() of native/s2/s2.h
 
 
 class _RoutingView(ctypes.Structure):
@@ -38,6 +38,12 @@ _HOOKS: dict[str, Prototype] = {
     "s2_set_n_expert_used": (None, [_CONTEXT, ctypes.c_int32]),
     "s2_set_scale_restored": (None, [_CONTEXT, ctypes.c_float]),
     "s2_set_rows_exact": (None, [_CONTEXT, ctypes.c_int32]),
+    "s2_set_from_memory": (None, [_CONTEXT, ctypes.c_void_p]),
+    "s2_routing_best": (
+        ctypes.c_int64,
+        [_CONTEXT, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64],
+    ),
+    "s2_token_probability": (ctypes.c_float, [_CONTEXT, ctypes.c_int32, ctypes.c_int32]),
     "s2_set_routing": (None, [_CONTEXT, ctypes.c_bool]),
     "s2_compute_bytes": (ctypes.c_int64, [_CONTEXT]),
     "s2_routing_n_layers": (ctypes.c_int32, [_CONTEXT]),
@@ -181,6 +187,22 @@ class Hooks:
     def set_rows_exact(self, rows: int) -> None:
         """Passes of up to `rows` rows give each row the same bits whatever stands beside it."""
         self._lib.s2_set_rows_exact(self._context, rows)
+
+    def set_from_memory(self, store: ctypes.c_void_p | None) -> None:
+        """Passes choose among the experts that `store` has in memory, and announce to it what the model
+        itself would choose; None ends that."""
+        self._lib.s2_set_from_memory(self._context, store)
+
+    def best_experts(self, n_layers: int, count: int) -> npt.NDArray[np.int32] | None:
+        """The `count` best experts for the one row of the last pass, I32 [n_layers, count], best first; None
+        when the pass kept no such routing."""
+        best = np.empty((n_layers, count), np.int32)
+        found = self._lib.s2_routing_best(self._context, 1, count, best.ctypes.data, best.size)
+        return best if found == best.size else None
+
+    def token_probability(self, row: int, token: int) -> float:
+        """Of `token` after output row `row` of the last pass, at temperature 1."""
+        return float(self._lib.s2_token_probability(self._context, row, token))
 
     def set_routing(self, enabled: bool) -> None:
         """Whether decode calls keep their routing for `routing()`."""

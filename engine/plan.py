@@ -23,7 +23,7 @@ CONTEXT_DEFAULT = 8192
 CONTEXT_MIN = 64
 CONTEXT_MAX = 1 << 30  # positions are 32-bit numbers
 UBATCH = 512
-DRAFT_LENGTH = 4
+DRAFT_LENGTH = 8
 _CONTEXT_LEAST = 512  # that a chat is of any use with
 
 
@@ -350,7 +350,7 @@ def _speculation(
     from_disk: bool,
 ) -> Speculation:
     mode = wishes.mode or "ar"
-    if mode in MODES and MODES[mode].drafts and not model.is_moe:
+    if mode in MODES and MODES[mode].drafters == ("self",) and not model.is_moe:
         notices.append(f"{model.name} is a dense model: nothing to draft with, it runs in ar")
         mode = "ar"
     elif not model.is_moe:

@@ -9,10 +9,10 @@ from engine.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A row of the mode table: how a mode drafts, and what it promises."""
+    """A row of the mode table: where its drafts come from, and what it promises."""
 
     name: str
-    drafts: bool
+    drafters: tuple[str, ...]
     exact: bool
     summary: str
 
@@ -20,15 +20,30 @@ class Mode:
 MODES: dict[str, Mode] = {
     mode.name: mode
     for mode in (
-        Mode("ar", drafts=False, exact=True, summary="plain decode, one token per pass"),
+        Mode(
+            "auto",
+            drafters=("ngram", "self"),
+            exact=True,
+            summary="whichever exact mode is fastest here, block by block; same text as ar",
+        ),
+        Mode("ar", drafters=(), exact=True, summary="plain decode, one token per pass"),
         Mode(
             "s2-exact",
-            drafts=True,
+            drafters=("self",),
             exact=True,
             summary="draft with fewer experts, verify in one pass; same text as ar",
         ),
+        Mode(
+            "ngram",
+            drafters=("ngram",),
+            exact=True,
+            summary="draft what followed the same words before; same text as ar",
+        ),
     )
 }
+
+#: What decides how far a block is drafted: engine/expansion.py.
+EXPANSIONS = ("priced", "utility", "confidence", "fixed")
 
 #: Types of the KV cache, named as in llama.cpp, and their bytes per number.
 CACHE_TYPES = {"f16": 2.0, "q8_0": 34 / 32}
@@ -67,15 +82,23 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Which mode, and how it drafts: `draft_experts` = k' per token, `draft_length` tokens per block."""
+    """Which mode, and how it drafts: `draft_experts` = k' per token, `draft_length` tokens per block at most.
+
+    `expansion`: what decides how many, one of EXPANSIONS. `from_memory`: drafts choose among the experts in
+    memory and read nothing.
+    """
 
     mode: str = "ar"
     draft_experts: int = 2
-    draft_length: int = 4
+    draft_length: int = 8
+    expansion: str = "priced"
+    from_memory: bool = True
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise BadRequest(f"unknown mode {self.mode!r}", hint="one of " + ", ".join(MODES))
+        if self.expansion not in EXPANSIONS:
+            raise BadRequest(f"unknown expansion {self.expansion!r}", hint="one of " + ", ".join(EXPANSIONS))
         _check_whole("draft_experts", self.draft_experts, 1, 1 << 16)
         _check_whole("draft_length", self.draft_length, 0, MAX_DRAFT_LENGTH)
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from engine.chat import CHATML, ChatTemplate, Message
 from engine.errors import BadRequest, Cancelled, ModelError, NativeError
+from engine.experience import Experience
 from engine.experts import catalogue_of
 from engine.heat import heat_file, read_heat, write_heat
 from engine.memory import rss_bytes
@@ -21,6 +27,7 @@ from engine.native import CancelFlag, Hooks, llama, log
 from engine.pack import pack_of
 from engine.placement import NONE
 from engine.plan import Plan
+from engine.prices import Load
 from engine.shelf import Shelf
 from engine.size import size
 from engine.store import Store
@@ -28,6 +35,7 @@ from engine.thoughts import opens_thoughts
 from engine.threads import ThreadGovernor
 from engine.timeline import ROWS_EXACT, Timeline
 from engine.tools import Tools
+from engine.union import ExpertUnion
 from engine.vocab import Vocab
 
 _REPLIES_KEPT = 256  # answers whose token ids are remembered, so that their KV cells are found again
@@ -64,8 +72,10 @@ class Session:
         self._governor = ThreadGovernor(plan.n_threads, fixed=plan.threads_fixed)
         self.n_ctx = int(self._llama.llama_n_ctx_seq(context))
         self.notices: list[str] = list(plan.notices)
-        self.can_draft = self._check_can_draft()
-        if not self.can_draft:
+        self.experience = Experience()
+        self.can_rewind = self._check_can_rewind()
+        self.can_draft = self.can_rewind and info.is_moe
+        if not self.can_rewind:
             self.plan = replace(plan, speculation=replace(plan.speculation, mode="ar"))
         # GPU kernels are chosen by the number of rows, so a verify pass may round unlike plain decode.
         self.exact = plan.gpu_layers == NONE or not self._llama.llama_supports_gpu_offload()
@@ -211,6 +221,46 @@ class Session:
             raise NativeError(f"no room for {len(tokens)} tokens in the KV cache at {start} of {self.n_ctx}")
         raise NativeError(f"decoding failed with status {status}: {log.last() or 'no reason given'}")
 
+    def decode_full(self, tokens: Sequence[int], start: int) -> None:
+        """One pass of the target with all its experts, logits for every row, whose price is noted."""
+        before, started = self._store_look(), time.perf_counter()
+        self.decode(tokens, start, all_logits=True)
+        ms, after = 1e3 * (time.perf_counter() - started), self._store_look()
+        asked, hits, late = (now - then for now, then in zip(after, before, strict=True))
+        self.experience.prices.passed(Load(len(tokens), hits, late, asked - hits - late), ms)
+
+    @contextmanager
+    def drafting(self, experts: int, *, from_memory: bool) -> Iterator[None]:
+        """Passes inside use `experts` per token, with a store those in memory if `from_memory`, and leave no
+        trace in what the store learns."""
+        store = self.store
+        self.hooks.set_routing(store is not None)
+        self.hooks.set_experts(experts)
+        if store is not None:
+            store.set_drafting(True)
+            self.hooks.set_from_memory(store.handle if from_memory and not store.is_whole else None)
+        try:
+            yield
+        finally:
+            self.hooks.set_experts(0)
+            if store is not None:
+                self.hooks.set_from_memory(None)
+                store.set_drafting(False)
+
+    def chosen_experts(self) -> npt.NDArray[np.int32] | None:
+        """What the target would choose for the one row of the last draft pass, I32 [layers, k]; None without
+        a store."""
+        if self.store is None:
+            return None
+        return self.hooks.best_experts(self.store.n_layers, self.info.n_expert_used)
+
+    def expert_union(self) -> ExpertUnion | None:
+        """An empty verify pass, with a look at which experts are in memory now; None without a store."""
+        if self.store is None:
+            return None
+        where = None if self.store.is_whole else self.store.where()
+        return ExpertUnion(self.store.n_layers, self.store.n_expert, where)
+
     def extend(self, tokens: Sequence[int], *, all_logits: bool) -> None:
         """Decodes `tokens` behind the timeline and appends them to it."""
         self.decode(tokens, len(self.timeline), all_logits=all_logits)
@@ -270,6 +320,10 @@ class Session:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
+    def _store_look(self) -> tuple[int, int, int]:
+        """Experts asked for so far, those in memory and those on their way then."""
+        return (0, 0, 0) if self.store is None else self.store.asked()
+
     def _end_store_pass(self) -> str | None:
         """What went wrong with a read during the pass; None when nothing did."""
         if self.store is None:
@@ -296,14 +350,14 @@ class Session:
         self.store.resize(room)
         self.store.warm()
 
-    def _check_can_draft(self) -> bool:
-        """Whether drafts can be rolled back and differ from the target."""
+    def _check_can_rewind(self) -> bool:
+        """Whether drafts can be rolled back."""
         if self._llama.llama_model_is_recurrent(self._model) or self._llama.llama_model_is_hybrid(
             self._model
         ):
             self.notices.append(f"{self.info.arch} keeps a state that cannot be rolled back: it runs in ar")
             return False
-        return self.info.is_moe
+        return True
 
     def _chat_template(self) -> ChatTemplate:
         source = self._llama.llama_model_chat_template(self._model, None)

@@ -96,6 +96,10 @@ _FUNCTIONS: dict[str, Prototype] = {
     "s2_store_get_heat": (None, [c_void_p, POINTER(c_float)]),
     "s2_store_set_heat": (None, [c_void_p, POINTER(c_float)]),
     "s2_store_end_pass": (None, [c_void_p]),
+    "s2_store_set_drafting": (None, [c_void_p, c_bool]),
+    "s2_store_is_whole": (c_bool, [c_void_p]),
+    "s2_store_where": (None, [c_void_p, c_void_p]),
+    "s2_store_asked": (None, [c_void_p, POINTER(c_int64)]),
     "s2_store_credit": (None, [c_void_p, c_int32]),
     "s2_store_get_stats": (None, [c_void_p, POINTER(c_int64)]),
     "s2_store_method_reason": (c_char_p, [c_void_p]),
@@ -178,6 +182,43 @@ class Store:
         """How it reads and why, in one line."""
         return str(self._lib.s2_store_method_reason(self._handle).decode("utf-8", "replace"))
 
+    @property
+    def handle(self) -> c_void_p:
+        """For native code that asks the store itself."""
+        return self._handle
+
+    @property
+    def n_layers(self) -> int:
+        """Layers with experts."""
+        return int(self._lib.s2_store_n_layers(self._handle))
+
+    @property
+    def n_expert(self) -> int:
+        """Experts of the largest of them."""
+        return int(self._lib.s2_store_n_expert(self._handle))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every expert is in memory and stays there."""
+        return bool(self._lib.s2_store_is_whole(self._handle))
+
+    def where(self) -> npt.NDArray[np.uint8]:
+        """Where each expert is now, U8 [layers, experts]: 0 on disk, 1 on its way, 2 in memory."""
+        where = np.empty(self._shape, np.uint8)
+        self._lib.s2_store_where(self._handle, where.ctypes.data)
+        return where
+
+    def asked(self) -> tuple[int, int, int]:
+        """Counts of `stats` that change with every pass: experts asked for, hits, late."""
+        counts = (c_int64 * 3)()
+        self._lib.s2_store_asked(self._handle, counts)
+        return counts[0], counts[1], counts[2]
+
+    def set_drafting(self, on: bool) -> None:
+        """Passes that follow are drafts: neither counted nor learned from, and what was announced for the
+        verify pass is not given up by them."""
+        self._lib.s2_store_set_drafting(self._handle, on)
+
     def resize(self, n_bytes: int) -> int:
         """Gives slots back to the system, or takes more; returns the bytes in use, which during a pass may be
         more than asked for until it is over."""
@@ -209,7 +250,10 @@ class Store:
         return StoreStats(*stats)
 
     def heat(self) -> npt.NDArray[np.float32]:
-        """How much each expert is used: F32 [layers with experts, experts]."""
+        """How much each expert is used: F32 [layers with experts, experts].
+
+        While every one is in memory, one accepted pass in 16 is counted: enough for the next start.
+        """
         heat = np.zeros(self._shape, np.float32)
         self._lib.s2_store_get_heat(self._handle, heat.ctypes.data_as(POINTER(c_float)))
         return heat
@@ -232,5 +276,4 @@ class Store:
 
     @property
     def _shape(self) -> tuple[int, int]:
-        lib = self._lib
-        return int(lib.s2_store_n_layers(self._handle)), int(lib.s2_store_n_expert(self._handle))
+        return self.n_layers, self.n_expert

@@ -189,7 +189,7 @@ class Worker(threading.Thread):
         if self._governor is not None:
             self._post(self._state.memory_changed, self._governor.wake())
         request, opens = request_of(session, job.call, self._state.speculation)
-        drafts = MODES[request.speculation.mode].drafts and session.can_draft
+        drafts = session.can_rewind and bool(MODES[request.speculation.mode].drafters)
         started = Started(len(request.prompt), request.speculation.mode if drafts else "ar", opens)
         self._flag = job.cancel.attach(CancelFlag())  # native code holds its address until the next request
         for number, event in enumerate(generate(session, request, self._flag)):

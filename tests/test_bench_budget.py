@@ -22,7 +22,7 @@ from engine.bench import disk, main
 from engine.bench.cgroup import MemoryGroup, NotPermitted
 from engine.bench.child import Child, ChildEnded
 from engine.bench.disk import PIECE_BYTES, RawReader, drop_cached
-from engine.bench.take import Take, figures, overlap_bound
+from engine.bench.take import Take, draft_bound, figures, overlap_bound
 from engine.errors import ModelError
 from engine.experts import catalogue_of
 from engine.model import files_of, read_model_info
@@ -254,6 +254,16 @@ def test_the_bound_hides_the_shorter_behind_the_longer() -> None:
     assert overlap_bound(SYNC) == pytest.approx(170 / 120)
     assert overlap_bound(replace(SYNC, reader_mb_s=40_000 / 120)) == pytest.approx((12 + 120) / 120)
     assert overlap_bound(replace(SYNC, reader_mb_s=40_000 / 1200)) == pytest.approx(2.0)
+
+
+def test_drafts_may_hide_all_that_is_not_the_disk() -> None:
+    """Plain decode waits 50 ms of 125 for its reads; half of the bytes would take a fifth of its time."""
+    drafted = replace(OVERLAPPED, store={**OVERLAPPED.store, "bytes_read": 20_000_000})
+    assert OVERLAPPED.disk_share == pytest.approx(0.4)
+    assert draft_bound(OVERLAPPED, drafted) == pytest.approx(5.0)
+    assert draft_bound(MAPPED, drafted) is None
+    line = figures([replace(drafted, decode_s=0.5)], [SYNC], plain=[OVERLAPPED])
+    assert (line["ratio_to_ar"], line["draft_bound"]) == (pytest.approx(2.5), pytest.approx(5.0))
 
 
 def test_figures_are_of_pairs() -> None:

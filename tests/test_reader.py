@@ -19,6 +19,7 @@ SOURCES = [
     *sorted(STORE.glob("s2-reader*.cpp")),
     NATIVE / "tests/reader_check.cpp",
 ]
+CASES = 14  # for each way to read
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_memory_filesystem(plain: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("filesystem", "sector"), [("ext4", 4096), ("exfat", 512)], ids=lambda value: str(value)
+    ("filesystem", "sector"), [("ext4", 4096), ("exfat", 512), ("exfat", 4096)], ids=lambda value: str(value)
 )
 def test_loop_device(filesystem: str, sector: int, plain: Path, tmp_path: Path) -> None:
     with loop_mounted(filesystem, sector, tmp_path) as folder:
@@ -78,7 +79,7 @@ def checked(program: Path, folder: Path, *methods: str) -> None:
     run = started([program, folder, *methods], 240)
     assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
     assert "WRONG" not in run.stdout
-    assert run.stdout.count("right") >= 12 * max(len(methods), 1)
+    assert run.stdout.count("right") >= CASES * max(len(methods), 1)
 
 
 @contextmanager
@@ -92,8 +93,15 @@ def loop_mounted(filesystem: str, sector: int, folder: Path) -> Iterator[Path]:
         device = tried("losetup", "--find", "--show", "--sector-size", str(sector), str(image)).strip()
         stack.callback(subprocess.run, ["losetup", "--detach", device], check=False)
         tried(f"mkfs.{filesystem}", device)
-        with mounted(["mount", "-t", filesystem, device], point) as mount:
+        with mounted(mount_command(filesystem, device), point) as mount:
             yield mount
+
+
+def mount_command(filesystem: str, device: str) -> list[str]:
+    """Kernels without exFAT may have it through FUSE."""
+    in_kernel = filesystem in Path("/proc/filesystems").read_text().split()
+    helper = shutil.which(f"mount.{filesystem}-fuse")
+    return [helper, device] if helper and not in_kernel else ["mount", "-t", filesystem, device]
 
 
 @contextmanager

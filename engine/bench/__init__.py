@@ -18,9 +18,10 @@ def main(argv: Sequence[str]) -> int:
     """Runs `s2chat bench ARGV`; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    from engine.bench import decode, kernels, large, overhead, replay, soak, stream
+    from engine.bench import calibrate, decode, kernels, large, overhead, replay, soak, stream
 
     benches = {
+        "calibrate": calibrate,
         "decode": decode,
         "kernels": kernels,
         "large": large,
@@ -50,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
+    calibrate = benches.add_parser("calibrate", help="predicted cost of passes against what they took")
+    _add_common(calibrate, 64)
+    _add_budget(calibrate)
     _add_common(benches.add_parser("overhead", help="Python's share of a block's time"))
     _add_common(benches.add_parser("stream", help="what the engine process and the UI cost"))
     _add_kernels(benches.add_parser("kernels", help="what matrix kernels need for several rows against one"))
@@ -129,12 +133,7 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
     decode.add_argument(
         "-p", "--prompt", type=_number, metavar="N", help="tokens in the prompt (default: 512)"
     )
-    decode.add_argument(
-        "--budget",
-        type=_budget,
-        metavar="SIZE",
-        help="memory of a row's process: 3G, 1500M, 25%% of the files",
-    )
+    _add_budget(decode)
     decode.add_argument(
         "--cgroup",
         action="store_true",
@@ -149,6 +148,15 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
         default=60,
         metavar="N",
         help="no more decoding than that is measured in a run, --budget (default: 60)",
+    )
+
+
+def _add_budget(bench: argparse.ArgumentParser) -> None:
+    bench.add_argument(
+        "--budget",
+        type=_budget,
+        metavar="SIZE",
+        help="memory of a row's process: 3G, 1500M, 25%% of the files",
     )
 
 

@@ -67,7 +67,7 @@ def run(args: Namespace) -> None:
             "model": args.model.name,
             "budget_bytes": budget,
             "cgroup_bytes": bench.cgroup_bytes,
-            **figures(takes[name], takes[names[0]], sync),
+            **figures(takes[name], takes[names[0]], sync, takes.get("ar", ()) if name != "ar" else ()),
             "ratio_to": names[0],
             "error": bench.failed.get(name),
             "note": note or None,
@@ -181,7 +181,8 @@ _LEGEND = (
     "MB: read per token. hit, late: of the experts asked for, those in memory and those on their way.\n"
     "stall: ms of a token spent waiting. peak: MB, of the cgroup where there is one. disk: MB/s of a plain\n"
     "reader; wait: bytes read per time spent waiting against it. bound: what hiding reads behind arithmetic\n"
-    "can gain over -sync; gain: what it did."
+    "can gain over -sync; gain: what it did. x ar: against plain decode; may: what drafting can gain there\n"
+    "at most by what it read. acc: drafted tokens accepted; t/pass: tokens per verify pass."
 )
 
 
@@ -209,6 +210,10 @@ def _brief(line: Line) -> Line:
         "wait": number("stall_to_reader"),
         "bound": number("overlap_bound"),
         "gain": number("overlap_gain"),
+        "x ar": number("ratio_to_ar"),
+        "may": number("draft_bound"),
+        "acc": number("acceptance"),
+        "t/pass": number("tokens_per_pass"),
         "same_text": line["same_text"],
         "error": line["error"] or "",
     }

@@ -35,6 +35,8 @@ COUNTED = (
     "prefetch_used",
     "stall_ns",
 )
+#: And those of a request's timings that say how drafts fared.
+_DRAFTS = ("draft_n", "draft_n_accepted", "verify_n")
 _Answer = Callable[[Sequence[int], int], Generator[int, None, None]]
 _MARGIN = 64  # cells beyond what an answer needs
 
@@ -152,7 +154,8 @@ def _ours(args: Namespace) -> Callable[[Any], Answers]:
     from engine.request import Request, Sampling, Speculation
 
     mode, sync = args.row.removesuffix(SYNC), args.row.endswith(SYNC)
-    session, counters = _load(args, sync=sync)
+    session, store_counters = _load(args, sync=sync)
+    earlier, now = dict.fromkeys(_DRAFTS, 0), dict.fromkeys(_DRAFTS, 0)
     speculation = Speculation(mode, args.draft_experts, args.draft_length)
 
     def answer(prompt: Sequence[int], count: int) -> Generator[int, None, None]:
@@ -160,9 +163,17 @@ def _ours(args: Namespace) -> Callable[[Any], Answers]:
         request = Request(
             tuple(prompt), Sampling(temperature=0.0), speculation, max_tokens=count, ignore_eos=True
         )
-        for event in generate(session, request, CancelFlag()):
-            if isinstance(event, Tokens):
-                yield from event.ids
+        try:
+            for event in generate(session, request, CancelFlag()):
+                if isinstance(event, Tokens):
+                    now.update((name, getattr(event.timings, name)) for name in _DRAFTS)
+                    yield from event.ids
+        finally:  # the bench may want no more
+            earlier.update((name, earlier[name] + now[name]) for name in _DRAFTS)
+            now.update(dict.fromkeys(_DRAFTS, 0))
+
+    def counters() -> dict[str, int]:
+        return store_counters() | {name: earlier[name] + now[name] for name in _DRAFTS}
 
     return _answers(answer, counters)
 

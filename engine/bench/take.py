@@ -70,6 +70,15 @@ class Take:
         return None if read is None or not self.reader_mb_s else read / self.tokens / self.reader_mb_s / 1e3
 
     @property
+    def disk_share(self) -> float | None:
+        """Of the time of a token, what its reads take at the plain reader's speed."""
+        return None if self.io_ms is None else min(1.0, self.io_ms * self.tok_s / 1e3)
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        return self.tokens / self.store["verify_n"] if self.store.get("verify_n") else None
+
+    @property
     def compute_ms(self) -> float | None:
         """Of a token: what is not waiting. Only where nothing overlaps is that all of the arithmetic."""
         return 1e3 / self.tok_s - self.stall_ms if self.stall_ms is not None else None
@@ -83,14 +92,26 @@ def overlap_bound(sync: Take) -> float | None:
     return (sync.io_ms + sync.compute_ms) / max(sync.io_ms, sync.compute_ms)
 
 
-def figures(mine: Sequence[Take], first: Sequence[Take], sync: Sequence[Take] = ()) -> Line:
+def draft_bound(plain: Take, drafted: Take) -> float | None:
+    """How much faster than `plain` decode a mode can be that reads what `drafted` did: it may hide all else
+    behind the disk, which `plain` keeps busy for a share of its time."""
+    fewer = _divided(plain.bytes_per_token, drafted.bytes_per_token)
+    return None if fewer is None or not plain.disk_share else fewer / plain.disk_share
+
+
+def figures(
+    mine: Sequence[Take], first: Sequence[Take], sync: Sequence[Take] = (), plain: Sequence[Take] = ()
+) -> Line:
     """The measured fields of a row: medians over its runs, ratios over those beside them.
 
-    `first`: the runs of the yardstick; `sync`: of the same row without overlap. Empty where they failed.
+    `first`: the runs of the yardstick; `sync`: of the same row without overlap; `plain`: of plain decode.
+    Empty where they failed.
     """
     ratios = [take.tok_s / other.tok_s for take, other in zip(mine, first, strict=False)]
     gains = [take.tok_s / other.tok_s for take, other in zip(mine, sync, strict=False)]
     bounds = [overlap_bound(take) for take in sync]
+    to_plain = [take.tok_s / other.tok_s for take, other in zip(mine, plain, strict=False)]
+    allowed = [draft_bound(other, take) for take, other in zip(mine, plain, strict=False)]
     shares = [_divided(gain, bound) for gain, bound in zip(gains, bounds, strict=False)]
 
     def middle(value: Callable[[Take], Any]) -> float | None:
@@ -125,6 +146,11 @@ def figures(mine: Sequence[Take], first: Sequence[Take], sync: Sequence[Take] = 
         "overlap_bound": _median(bounds),
         "overlap_gain": _median(gains),
         "overlap_share": _median(shares),
+        "acceptance": middle(lambda take: take.share("draft_n_accepted", "draft_n")),
+        "tokens_per_pass": middle(lambda take: take.tokens_per_pass),
+        "ratio_to_ar": _median(to_plain),
+        "ratio_to_ar_min": min(to_plain, default=None),
+        "draft_bound": _median(allowed),
     }
 
 

@@ -1,5 +1,7 @@
 #include "s2-graph.h"
 
+#include "store/s2-store.h"
+
 #include "ggml-cpu.h"
 #include "ggml.h"
 
@@ -16,17 +18,48 @@ static ggml_tensor * sum_of_weights(ggml_context * ctx, ggml_tensor * weights) {
     return ggml_clamp(ctx, sum, 6.103515625e-5f, INFINITY); // as in build_moe_ffn: never a division by zero
 }
 
+// Runs in the graph of a draft: what is in memory comes first. `full` I32 [n_used_full, n_rows]: what a verify pass would
+// choose, read ahead from here on.
+static void prefer_resident(ggml_tensor * dst, const ggml_tensor * probs, const ggml_tensor * full, int ith, int, void * layer) {
+    if (ith != 0) {
+        return;
+    }
+    for (int64_t row = 0; row < probs->ne[1]; ++row) {
+        const auto * scores = (const float *) ((const char *) probs->data + row * probs->nb[1]);
+        const auto * wanted = (const int32_t *) ((const char *) full->data + row * full->nb[1]);
+        s2_store_prefer(layer, scores, (float *) ((char *) dst->data + row * dst->nb[1]));
+        s2_store_announce(layer, wanted, (int32_t) full->ne[0]);
+    }
+}
+
+s2_selection s2_select_experts(
+        ggml_context    * ctx,
+        const s2_params & params,
+        ggml_tensor     * probs,
+        int64_t           n_used,
+        int64_t           n_used_full,
+        int               il) {
+    ggml_tensor * best  = ggml_argsort_top_k(ctx, probs, n_used); // a view on the ranking of all
+    ggml_tensor * ranks = best->view_src;
+    void *        layer = params.from_memory == nullptr ? nullptr : s2_store_layer((s2_store *) params.from_memory, il);
+    if (layer == nullptr) {
+        return { best, ranks };
+    }
+    ggml_tensor * full  = ggml_view_2d(ctx, ranks, n_used_full, ranks->ne[1], ranks->nb[1], 0);
+    ggml_tensor * there = ggml_map_custom2(ctx, probs, full, prefer_resident, 1, layer);
+    return { ggml_argsort_top_k(ctx, there, n_used), ranks };
+}
+
 ggml_tensor * s2_restore_scale(
         ggml_context    * ctx,
         const s2_params & params,
         ggml_tensor     * weights,
         ggml_tensor     * probs,
-        ggml_tensor     * selected_experts,
+        s2_selection      selection,
         int64_t           n_expert_used_full) {
-    // The selection is a view on a full ranking, which the full selection is the wider view of.
-    ggml_tensor * ranks = selected_experts->view_src;
-    const int64_t n_used = selected_experts->ne[0];
-    const int64_t n_rows = selected_experts->ne[1];
+    const int64_t n_used = selection.experts->ne[0];
+    const int64_t n_rows = selection.experts->ne[1];
+    ggml_tensor * ranks  = selection.ranks;
     if (params.scale_restored == 0.0f || n_used >= n_expert_used_full || ranks == nullptr) {
         return weights;
     }
@@ -41,16 +74,14 @@ void s2_keep_routing(
         const s2_params              & params,
         std::vector<s2_routing_node> & nodes,
         ggml_tensor                  * logits,
-        ggml_tensor                  * selected_experts,
+        s2_selection                   selection,
         int                            il) {
-    if (!params.routing || selected_experts->view_src == nullptr) {
+    if (!params.routing || selection.ranks == nullptr) {
         return;
     }
-    // The selection is a view on the first columns of a full ranking; the ranking owns the memory.
-    ggml_tensor * ranks = selected_experts->view_src;
     ggml_set_output(logits);
-    ggml_set_output(ranks);
-    nodes.push_back({ il, selected_experts->ne[0], logits, ranks });
+    ggml_set_output(selection.ranks);
+    nodes.push_back({ il, selection.experts->ne[0], logits, selection.ranks });
 }
 
 void s2_select_kernels(const s2_params & params, ggml_backend_t backend_cpu, uint32_t n_rows) {

@@ -11,6 +11,8 @@
 extern "C" {
 #endif
 
+struct s2_store;
+
 // Changes when a function here changes its meaning. Its presence tells our library from the original.
 LLAMA_API int32_t s2_abi_version(void);
 
@@ -24,6 +26,10 @@ LLAMA_API void s2_set_scale_restored(struct llama_context * ctx, float share);
 
 // Passes of up to n_rows rows give each row the same bits whatever stands beside it (CPU backend); 0: off.
 LLAMA_API void s2_set_rows_exact(struct llama_context * ctx, int32_t n_rows);
+
+// While drafting: experts that `store` holds in memory are chosen before all others, so that nothing is read, and what the
+// model itself would choose is read ahead for the verify pass. Null: off.
+LLAMA_API void s2_set_from_memory(struct llama_context * ctx, struct s2_store * store);
 
 // Keep routing for the decode calls that follow.
 LLAMA_API void s2_set_routing(struct llama_context * ctx, bool enabled);
@@ -43,6 +49,13 @@ LLAMA_API int32_t s2_routing_n_layers(struct llama_context * ctx);
 
 // Fills `view` with layer i of those; false when there is no such layer.
 LLAMA_API bool s2_routing_layer_get(struct llama_context * ctx, int32_t i, struct s2_routing_view * view);
+
+// The first n experts of each layer's and row's ranking in the last decode call, `out` [n_layers][n_rows][n]. Returns how
+// many numbers that is, or 0 when there is no room for them in n_out, or no routing of so many rows and experts.
+LLAMA_API int64_t s2_routing_best(struct llama_context * ctx, int32_t n_rows, int32_t n, int32_t * out, int64_t n_out);
+
+// The probability of `token` after output row `row` of the last decode call, as the model has it (temperature 1).
+LLAMA_API float s2_token_probability(struct llama_context * ctx, int32_t row, int32_t token);
 
 // Bytes of the buffers in which the context computes; they are touched only as passes need them.
 LLAMA_API int64_t s2_compute_bytes(struct llama_context * ctx);

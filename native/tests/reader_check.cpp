@@ -26,6 +26,7 @@
 #include <stdexcept>
 #include <string>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -303,13 +304,14 @@ void cut_while_open(const Place & place) {
 
 void changed_while_open(const Place & place) {
     const File file(place.folder, "changed", MIB);
+    const timespec past[] = { { 1000000000, 0 }, { 1000000000, 0 } }; // the clock of files ticks slowly, exFAT's every 2 s
+    expect(utimensat(AT_FDCWD, file.path.c_str(), past, 0) == 0, "utimensat");
     Inbox inbox;
     const auto reader = open_reader(place, { file.path }, inbox);
     const Target first(0, 4096), second(0, 4096);
     submit(*reader, { first.read(0) });
     inbox.wait(1);
     expect(inbox.error(0).empty(), inbox.error(0));
-    std::this_thread::sleep_for(20ms); // the clock of files ticks slowly
     std::fstream(file.path, std::ios::binary | std::ios::in | std::ios::out).write("other", 5);
     submit(*reader, { second.read(1) });
     inbox.wait(2);
@@ -356,6 +358,69 @@ void many_threads(const Place & place) {
     for (int i = 0; i < THREADS * EACH; ++i) {
         expect(inbox.error(i).empty() && targets[i / EACH][i % EACH].holds(file), "read " + std::to_string(i) + ": " + inbox.error(i));
     }
+}
+
+// Who attends waits or looks; nobody else has to.
+void attended(const Place & place) {
+    constexpr size_t N = 40, WAITERS = 4;
+    const File file(place.folder, "file", 8 * MIB + 5);
+    Inbox inbox;
+    const auto reader = open_reader(place, { file.path }, inbox);
+    std::vector<Target> targets;
+    std::vector<Read>   reads;
+    for (size_t i = 0; i < N; ++i) {
+        targets.emplace_back(i * 200 * KIB + 17, 200 * KIB); // four pieces: far more than may be in flight
+        reads.push_back(targets.back().read(i, i % 4 != 3));
+    }
+    reader->attend(true);
+    submit(*reader, reads);
+    std::vector<std::thread> waiters;
+    for (size_t w = 0; w < WAITERS; ++w) {
+        waiters.emplace_back([&, w] {
+            for (size_t i = w; i < N; i += WAITERS) {
+                reader->wait_until([&] { return inbox.error(i) != "not done"; });
+            }
+        });
+    }
+    for (std::thread & waiter : waiters) {
+        waiter.join();
+    }
+    for (size_t i = 0; i < N; ++i) {
+        expect(inbox.error(i).empty() && targets[i].holds(file), "read " + std::to_string(i) + ": " + inbox.error(i));
+    }
+    reader->wait_until([] { return true; }); // nothing to wait for
+
+    const auto end = std::chrono::steady_clock::now() + PATIENCE;
+    submit(*reader, { targets[0].read(100), targets[1].read(101, false) });
+    while (inbox.order().size() < N + 2 && std::chrono::steady_clock::now() < end) {
+        reader->look();
+        std::this_thread::yield();
+    }
+    expect(inbox.order().size() == N + 2, "looking brings nothing");
+
+    submit(*reader, { targets[2].read(102), targets[3].read(103, false) });
+    reader->attend(false); // from now on others see to them
+    inbox.wait(N + 4);
+    submit(*reader, { targets[4].read(104) });
+    inbox.wait(N + 5);
+}
+
+// A waiting thread goes on when reads fail or are late, too.
+void attended_in_trouble(const Place & place) {
+    const File file(place.folder, "file", 4 * MIB);
+    Inbox inbox;
+    const Target bad(0, 10), late(512 * KIB, 300 * KIB), good(2 * MIB, MIB);
+    const auto reader = open_reader(place, { file.path }, inbox, 4, [](int32_t, int64_t offset, int64_t) -> int64_t {
+        return offset == 0 ? -EIO : offset < MIB ? 3000 : 0;
+    });
+    reader->attend(true);
+    for (const Read & read : { bad.read(0), late.read(1), good.read(2) }) {
+        submit(*reader, { read });
+        reader->wait_until([&] { return inbox.error(read.tag) != "not done"; });
+    }
+    expect(contains(inbox.error(0), "Input/output error"), inbox.error(0));
+    expect(inbox.error(1).empty() && late.holds(file) && inbox.error(2).empty() && good.holds(file), "bytes");
+    submit(*reader, { late.read(3) }); // and nobody waits until the end
 }
 
 // `done` submits the next read, as one who waits for it may.
@@ -466,6 +531,7 @@ struct Pretender : Reader {
     }
     void promote(uint64_t) override {}
     bool withdraw(uint64_t) override { return false; }
+    void wait_until(const std::function<bool()> &) override {} // all is read when submit() returns
     Method method() const override { return acts; }
     std::string reason() const override { return ""; }
 };
@@ -509,7 +575,7 @@ constexpr Case CASES[] = {
     { "demand first", demand_first },     { "half for prefetch", half_for_prefetch },
     { "change of mind", change_of_mind }, { "cut while open", cut_while_open }, { "changed while open", changed_while_open },
     { "failures", failures },             { "many threads", many_threads },     { "from done", from_done },
-    { "closed early", closed_early },
+    { "closed early", closed_early },     { "attended", attended },             { "attended in trouble", attended_in_trouble },
 };
 
 struct CommonCase {

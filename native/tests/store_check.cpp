@@ -245,7 +245,7 @@ void late_guesses(const Place & place) {
     Passes passes(model, store, team, place.seed);
     const int32_t guesses[] = { 1, 2, 3 };
     s2_store_torment(store, place.seed, 200000, 0, 0);
-    store->look_ahead(0, guesses, 3);
+    store->look_ahead(0, guesses, 3, s2::now_ns());
     passes.script = { { 4, 2, 1 }, { 0 }, { 0 } };
     passes.run({});
     const s2_store_stats s = store.stats();
@@ -267,8 +267,8 @@ void guesses_that_fail_late(const Place & place) {
         s2_store_torment(store, random(), 2000, 3, 0);
         std::vector<int32_t> experts = { 1, 2, 3, 4 };
         passes.script = { experts, experts, experts };
-        store->look_ahead(0, experts.data(), 4);
-        store->look_ahead(1, experts.data(), 4);
+        store->look_ahead(0, experts.data(), 4, s2::now_ns());
+        store->look_ahead(1, experts.data(), 4, s2::now_ns());
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
         s2_store_torment(store, 0, 0, 0, 16);
         PassPlan plan;
@@ -529,6 +529,69 @@ void heat(const Place & place) {
     expect(store.stats().hits == 6, text(store.stats().hits) + " of the 6 hottest were warm");
 }
 
+// With everything in memory heat is gathered now and then, of accepted passes only.
+void heat_of_all(const Place & place) {
+    const Model model(place.folder, even_shapes(), true);
+    OpenStore store(model, { INT64_MAX / 2 });
+    s2_store_warm(store);
+    expect(comes_true([&] { return store.stats().n_resident == model.n_experts; }), "warming");
+    Team team(1);
+    Passes passes(model, store, team, place.seed);
+    std::vector<float> heat(3 * 16);
+    for (int i = 0; i < 64; ++i) {
+        passes.script = { { 2, 3 }, { 4 }, { 5 } };
+        passes.run({}); // a draft
+        passes.script = { { 1, 7 }, { 0 }, { 15 } };
+        passes.run({});
+        s2_store_credit(store, 1);
+    }
+    s2_store_get_heat(store, heat.data());
+    for (int32_t i = 0; i < (int32_t) heat.size(); ++i) {
+        const bool used = i == 1 || i == 7 || i == 16 || i == 47;
+        expect(used == (heat[i] > 0), "expert " + text(i) + " has heat " + std::to_string(heat[i]));
+    }
+    expect(heat[1] > 2 && heat[1] < 8, "of 64 passes about four are noted, not " + std::to_string(heat[1]));
+    s2_store_resize(store, s2_store_bytes_all(store) / 4); // 12 slots
+    passes.run({});
+    expect(store.stats().hits == store.stats().asked, "what had been used was the first to go");
+}
+
+// Of a wide pass of which few rows are accepted, an expert gets its share.
+void credit_of_wide_passes(const Place & place) {
+    const Model model(place.folder, even_shapes(), true);
+    OpenStore store(model, { INT64_MAX / 2 });
+    std::vector<float> heat(3 * 16);
+    Wanted wanted[] = { { 1, 64, UINT32_MAX }, { 2, 1, UINT32_MAX }, { 3, 32, UINT32_MAX } };
+    store->begin(0, wanted, 3, 64);
+    s2_store_end_pass(store);
+    s2_store_credit(store, 4);
+    s2_store_get_heat(store, heat.data());
+    expect(std::abs(heat[2] / heat[1] - 1.0f / 64) < 1e-4f && std::abs(heat[3] / heat[1] - 0.5f) < 1e-4f,
+           "shares are " + std::to_string(heat[2] / heat[1]) + " and " + std::to_string(heat[3] / heat[1]));
+    Wanted narrow[] = { { 5, 1, 1 }, { 6, 1, 2 }, { 7, 2, 3 } };
+    store->begin(0, narrow, 3, 2);
+    s2_store_end_pass(store);
+    s2_store_credit(store, 1); // the first row only
+    s2_store_get_heat(store, heat.data());
+    expect(heat[5] > 0 && heat[5] == heat[7] && heat[6] == 0, "a rejected row got credit");
+}
+
+// What a pass waits for before its layer begins is a stall as well.
+void stalls_of_beginning(const Place & place) {
+    const Model model(place.folder, even_shapes(), true);
+    OpenStore store(model, {}); // two slots
+    s2_store_torment(store, place.seed, 200000, 0, 0);
+    Wanted first[] = { { 1, 1, 1 }, { 2, 1, 1 } }, second[] = { { 3, 1, 1 }, { 4, 1, 1 } };
+    store->begin(0, first, 2, 1);
+    s2_store_end_pass(store); // both slots are being read to
+    expect(store.stats().stall_ns == 0, "a stall of a pass that waited for nothing");
+    const int64_t start = s2::now_ns();
+    store->begin(0, second, 2, 1);
+    const int64_t taken = s2::now_ns() - start, stall = store.stats().stall_ns;
+    expect(stall > taken / 2 && stall <= taken, text(stall) + " ns of " + text(taken));
+    s2_store_end_pass(store);
+}
+
 // The store goes while reads are in flight, in a pass or between two.
 void destroyed_early(const Place & place) {
     Random random(place.seed);
@@ -619,6 +682,9 @@ constexpr Case CASES[] = {
     { "a thief", a_thief, true },
     { "memory goes back", memory_goes_back, false },
     { "heat", heat, false },
+    { "heat of all", heat_of_all, false },
+    { "credit of wide passes", credit_of_wide_passes, false },
+    { "stalls of beginning", stalls_of_beginning, false },
     { "destroyed early", destroyed_early, true },
     { "cut short", cut_short, false },
     { "wrong configurations", wrong_configurations, false },

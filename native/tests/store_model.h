@@ -261,7 +261,7 @@ class Passes {
             const bool    first = layer != counted;
             counted = layer;
             result.asked += first ? (int64_t) wanted[layer].size() : 0;
-            const bool ahead = first && plan.guesses > 0 && layer + 1 < (int32_t) wanted.size() && store->may_miss();
+            const bool ahead = first && plan.guesses > 0 && layer + 1 < (int32_t) wanted.size() && store->wants_guesses();
             product(t, wanted[layer], plan, ahead ? guess(layer + 1, wanted[layer + 1], plan.guesses) : std::vector<int32_t>(), result);
         }
         s2_store_end_pass(store);
@@ -325,8 +325,8 @@ class Passes {
         const auto           first = std::this_thread::get_id();
         team.run([&] {
             if (!guesses.empty() && std::this_thread::get_id() == first) {
-                store->look_ahead(layer, &wanted[n - 1].expert, 1); // too late, and harmless
-                store->look_ahead(layer + 1, guesses.data(), (int32_t) guesses.size());
+                store->look_ahead(layer, &wanted[n - 1].expert, 1, s2::now_ns()); // too late, and harmless
+                store->look_ahead(layer + 1, guesses.data(), (int32_t) guesses.size(), s2::now_ns());
             }
             if (plan.in_last && t + 1 == (int32_t) model.tensors.size() && std::this_thread::get_id() == first) {
                 plan.in_last();

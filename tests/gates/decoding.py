@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.bench.loading import load_here
-from engine.draft import Drafter
+from engine.draft import Draft, Drafter
 from engine.events import Done, Timings, Tokens
 from engine.loop import generate
 from engine.native import CancelFlag, llama
@@ -74,6 +74,7 @@ def request(
     mode: str = "ar",
     k: int = 2,
     length: int = 4,
+    expansion: str = "fixed",
     temperature: float = 0.0,
     tokens: int = 64,
     stop: tuple[str, ...] = (),
@@ -82,7 +83,7 @@ def request(
     return Request(
         prompt=prompt,
         sampling=Sampling(temperature=temperature, seed=11, **sampling),  # type: ignore[arg-type]
-        speculation=Speculation(mode, k, length),
+        speculation=Speculation(mode, k, length, expansion),
         max_tokens=tokens,
         stop=stop,
     )
@@ -121,13 +122,15 @@ class Script:
     def __init__(self, ids: Sequence[int], session: Session, start: int, wrong: int | None) -> None:
         self._ids, self._session, self._start, self._wrong = list(ids), session, start, wrong
 
-    def propose(self, root: int, length: int, target: Sampler) -> list[int]:  # noqa: ARG002
+    def propose(self, root: int, length: int, target: Sampler) -> Draft:  # noqa: ARG002
         at = len(self._session.timeline) - self._start  # the root is ids[at]
         assert self._ids[at] == root
         drafts = self._ids[at + 1 : at + 1 + length]
         if self._wrong is not None and self._wrong < len(drafts):
             drafts[self._wrong] = (drafts[self._wrong] + 1) % len(self._session.vocab)
-        return drafts
+        return Draft(drafts, [1.0] * len(drafts), "script")
+
+    def judged(self, draft: Draft, accepted: int, looked_at: int, ms: float) -> None: ...
 
     def close(self) -> None:
         pass

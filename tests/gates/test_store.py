@@ -211,6 +211,7 @@ def test_it_really_looks_ahead(session: Session, passage: str) -> None:
     """G6: in plain decode the next layer's router asks for experts ahead, often rightly."""
     store = store_of(session)
     store.resize(share(store, 0.5))
+    store.torment(1, max_us=600)  # else reading ahead may not be worth it: the file is in memory
     before = store.stats()
     ask(session, passage)
     gained = grown(store, before)

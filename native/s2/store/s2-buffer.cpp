@@ -97,14 +97,13 @@ class StoredTensor : public Experts, public ggml::cpu::tensor_traits {
     }
 
     void begun() override {
-        if (row == nullptr || !store.is_first(index) || !store.may_miss()) {
+        const int32_t layer = store.layer_of(index);
+        if (row == nullptr || !store.is_first(index) || layer + 1 >= store.n_layers() || !store.wants_guesses()) {
             return;
         }
-        const int32_t layer = store.layer_of(index);
-        if (layer + 1 < store.n_layers()) {
-            const auto likely = routers.likely(store.model_layer(layer + 1), store.model_layer(layer), row, n_embd, n_wanted);
-            store.look_ahead(layer + 1, likely.data(), (int32_t) likely.size());
-        }
+        const int64_t since  = now_ns();
+        const auto    likely = routers.likely(store.model_layer(layer + 1), store.model_layer(layer), row, n_embd, n_wanted);
+        store.look_ahead(layer + 1, likely.data(), (int32_t) likely.size(), since);
     }
 
     const char * wait(int32_t expert, int32_t n_threads) override { return store.wait(index, expert, n_threads); }

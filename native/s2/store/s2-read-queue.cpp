@@ -98,6 +98,11 @@ bool ReadQueue::finish(const Piece & piece, const std::string & error, Outcome &
     return true;
 }
 
+bool ReadQueue::demands() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return !demanded_.empty();
+}
+
 void ReadQueue::stop() {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;

@@ -59,6 +59,8 @@ class ReadQueue {
     // True when the piece was the last one of its read, which is forgotten then. `error` empty: it was read.
     bool finish(const Piece & piece, const std::string & error, Outcome & outcome);
 
+    bool demands(); // whether a read that is demanded waits to be begun
+
     void stop(); // drops what is queued; from now on nothing is taken
     bool stopped();
 

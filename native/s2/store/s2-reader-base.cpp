@@ -5,6 +5,7 @@
 #include <csignal>
 #include <fcntl.h>
 #include <pthread.h>
+#include <utility>
 
 namespace s2 {
 namespace {
@@ -44,7 +45,8 @@ int64_t ReaderBase::fault(const Piece & piece) const {
 }
 
 bool ReaderBase::advance(Piece & piece, int64_t result, std::string & error) const {
-    if ((result == -EINTR || result == -EAGAIN) && ++piece.retries < MOST_RETRIES) {
+    // Cancelled: the thread that began it has come to its end.
+    if ((result == -EINTR || result == -EAGAIN || result == -ECANCELED) && ++piece.retries < MOST_RETRIES) {
         return false;
     }
     if (result == -EINVAL && piece.fd != files_->cached(piece.file)) {
@@ -76,8 +78,44 @@ bool ReaderBase::advance(Piece & piece, int64_t result, std::string & error) con
     return true;
 }
 
-void ReaderBase::report(std::vector<Outcome> & outcomes) const {
-    std::vector<int8_t> changed(outcomes.empty() ? 0 : files_->count(), -1); // not asked yet
+void ReaderBase::wait_until(const std::function<bool()> & over) {
+    bool watches = false;
+    {
+        std::unique_lock<std::mutex> lock(watch_mutex_);
+        while (!over()) {
+            if (watched_ || !gives_watch()) {
+                news_.wait(lock);
+                continue;
+            }
+            watched_ = watches = true;
+            lock.unlock();
+            watch();
+            lock.lock();
+            watched_ = false;
+            news_.notify_all(); // another one that waits takes over when this one leaves
+        }
+    }
+    if (watches) {
+        relieve();
+    }
+}
+
+bool ReaderBase::take_watch() {
+    const std::lock_guard<std::mutex> lock(watch_mutex_);
+    return !std::exchange(watched_, true);
+}
+
+void ReaderBase::leave_watch() {
+    const std::lock_guard<std::mutex> lock(watch_mutex_);
+    watched_ = false;
+    news_.notify_all();
+}
+
+void ReaderBase::report(std::vector<Outcome> & outcomes) {
+    if (outcomes.empty()) {
+        return;
+    }
+    std::vector<int8_t> changed(files_->count(), -1); // not asked yet
     for (Outcome & outcome : outcomes) {
         if (outcome.error.empty()) {
             int8_t & known = changed[outcome.file];
@@ -87,6 +125,8 @@ void ReaderBase::report(std::vector<Outcome> & outcomes) const {
         done_(outcome.tag, outcome.error);
     }
     outcomes.clear();
+    const std::lock_guard<std::mutex> lock(watch_mutex_);
+    news_.notify_all();
 }
 
 std::thread start_thread(std::function<void()> body) {

@@ -11,7 +11,7 @@
 
 namespace s2 {
 
-// Used by one thread.
+// Used by one thread at a time; one may poll fd() meanwhile.
 class Ring {
   public:
     // For `depth` reads in flight. Null when the kernel has none for us, and `why` says what it said.

@@ -5,12 +5,23 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <vector>
 
 struct s2_store {
     s2::Store   store;
     std::string reason;
 
-    explicit s2_store(const s2_store_config & config) : store(config), reason(store.reason()) {}
+    struct Layer {
+        s2::Store * store;
+        int32_t     index;
+    };
+    std::vector<Layer> layers;
+
+    explicit s2_store(const s2_store_config & config) : store(config), reason(store.reason()) {
+        for (int32_t i = 0; i < store.n_layers(); ++i) {
+            layers.push_back({ &store, i });
+        }
+    }
 };
 
 namespace s2 {
@@ -66,6 +77,31 @@ int32_t s2_store_n_layers(const s2_store * store) { return store->store.n_layers
 int32_t s2_store_n_expert(const s2_store * store) { return store->store.n_expert(); }
 void    s2_store_get_heat(s2_store * store, float * heat) { store->store.get_heat(heat); }
 void    s2_store_set_heat(s2_store * store, const float * heat) { store->store.set_heat(heat); }
+
+void s2_store_set_drafting(s2_store * store, bool on) { store->store.set_drafting(on); }
+
+void * s2_store_layer(s2_store * store, int32_t layer) {
+    for (auto & one : store->layers) {
+        if (store->store.model_layer(one.index) == layer) {
+            return &one;
+        }
+    }
+    return nullptr;
+}
+
+void s2_store_prefer(void * layer, const float * scores, float * out) {
+    const auto & one = *(const s2_store::Layer *) layer;
+    one.store->prefer(one.index, scores, out);
+}
+
+void s2_store_announce(void * layer, const int32_t * experts, int32_t n) {
+    const auto & one = *(const s2_store::Layer *) layer;
+    one.store->announce(one.index, experts, n);
+}
+
+void s2_store_where(s2_store * store, uint8_t * where) { store->store.where(where); }
+bool s2_store_is_whole(s2_store * store) { return store->store.is_whole(); }
+void s2_store_asked(s2_store * store, int64_t counts[3]) { store->store.asked(counts); }
 
 void s2_store_end_pass(s2_store * store) { store->store.end_pass(); }
 void s2_store_credit(s2_store * store, int32_t n_rows) { store->store.credit(n_rows); }

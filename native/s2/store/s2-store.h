@@ -88,8 +88,29 @@ S2_STORE_API void    s2_store_set_heat(struct s2_store * store, const float * he
 // The pass is over, whatever became of it: nothing it used is held any longer.
 S2_STORE_API void s2_store_end_pass(struct s2_store * store);
 
+// Passes that follow are drafts (or no longer): they are neither counted nor credited, they look ahead for nobody, and what
+// was announced for the verify pass after them stays.
+S2_STORE_API void s2_store_set_drafting(struct s2_store * store, bool on);
+
+// The layer with the model's number `layer`, for the next two; null when it has no experts here.
+S2_STORE_API void * s2_store_layer(struct s2_store * store, int32_t layer);
+
+// Scores [n_expert] under which the experts in memory come before all others, each part in its own order.
+S2_STORE_API void s2_store_prefer(void * layer, const float * scores, float * out);
+
+// The verify pass will likely ask for these, likeliest first: what is missing is read, what is there stays.
+S2_STORE_API void s2_store_announce(void * layer, const int32_t * experts, int32_t n);
+
+// Where each expert is, [n_layers][n_expert]: 0 on disk, 1 on its way, 2 in memory. Whether all are there and stay.
+S2_STORE_API void s2_store_where(struct s2_store * store, uint8_t * where);
+S2_STORE_API bool s2_store_is_whole(struct s2_store * store);
+
+// Asked, hits and late of the figures below.
+S2_STORE_API void s2_store_asked(struct s2_store * store, int64_t counts[3]);
+
 // Of the last pass, the first n_rows tokens were accepted: their experts are credited. Passes that nobody speaks for leave
-// no trace in the heat, as drafts should.
+// no trace in the heat, as drafts should. While every expert is in memory, one of 16 accepted passes is credited: enough to
+// know who goes first when there are to be fewer slots, and what the next start reads first.
 S2_STORE_API void s2_store_credit(struct s2_store * store, int32_t n_rows);
 
 S2_STORE_API void         s2_store_get_stats(struct s2_store * store, struct s2_store_stats * stats);

@@ -1,0 +1,36 @@
+"""Chooses for each block among no draft, looking up, and drafting by itself, by what each has cost here."""
+
+from __future__ import annotations
+
+from engine.draft import Draft, Drafter
+from engine.experience import Experience
+from engine.sampler import Sampler
+
+
+class Auto:
+    """`lookup` costs nothing to ask and prices its own proposal, so it comes first. `own`, None where the
+    model cannot draft, costs passes: it is tried, and goes on while it gains."""
+
+    def __init__(self, lookup: Drafter, own: Drafter | None, experience: Experience) -> None:
+        self._lookup, self._own = lookup, own
+        self._prices, self._trial = experience.prices, experience.self_draft
+
+    def propose(self, root: int, length: int, target: Sampler) -> Draft:
+        draft = self._lookup.propose(root, length, target)  # also where it may not be used: it reads along
+        if not self._prices.known:
+            return Draft()
+        if draft.tokens or self._own is None or not self._prices.draft_may_pay or not self._trial.due():
+            return draft
+        return self._own.propose(root, length, target)
+
+    def judged(self, draft: Draft, accepted: int, looked_at: int, ms: float) -> None:
+        if self._own is not None and draft.source == "self":
+            self._own.judged(draft, accepted, looked_at, ms)
+            self._trial.result((accepted + 1) * self._prices.plain_ms - ms)
+        elif draft.tokens:
+            self._lookup.judged(draft, accepted, looked_at, ms)
+
+    def close(self) -> None:
+        self._lookup.close()
+        if self._own is not None:
+            self._own.close()

@@ -1,0 +1,156 @@
+"""What passes cost here, measured while they run: plain decode, a draft step, a verify pass.
+
+The verify pass follows the design's form of S2-MoE's section 4.1, a + b·positions + c_mem·(experts in
+memory) + c_late·(on their way) + c_io·(on disk), refitted after every pass by recursive least squares that
+forgets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+_FORGET = 0.99  # what a pass is worth in the fit after the next one: 100 passes are remembered
+_LOOSE = 1e4  # variance of a coefficient nobody has measured, in squares of its scale
+_MOST = 1e6  # a direction that no pass has shown for long must not grow without bound
+_NEW = 0.1  # weight of the newest value in a running mean
+_WILD = 4.0  # a pass this many times dearer or cheaper than expected says little about the next one
+_WARM_UP = 6  # passes until a prediction is trusted
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a pass works on: `positions` rows, and distinct experts over all layers by where they are."""
+
+    positions: int
+    resident: float = 0.0
+    late: float = 0.0
+    missing: float = 0.0
+
+    @property
+    def experts(self) -> float:
+        return self.resident + self.late + self.missing
+
+
+class PassPrice:
+    """Milliseconds of a full pass as a linear function of its Load."""
+
+    #: 1, positions, experts in memory, on their way, on disk: about what one of each costs in passes.
+    _SCALE = np.array([1.0, 1.0, 100.0, 10.0, 10.0])
+
+    def __init__(self) -> None:
+        self._weights: npt.NDArray[np.float64] = np.zeros(5)
+        self._spread: npt.NDArray[np.float64] = np.eye(5) * _LOOSE
+        self.count = 0
+
+    @property
+    def known(self) -> bool:
+        return self.count >= _WARM_UP
+
+    def predict(self, load: Load) -> float:
+        """Milliseconds; no part of a pass is taken to cost less than nothing."""
+        return float(np.maximum(self._weights, 0.0) @ self._features(load))
+
+    def observe(self, load: Load, ms: float) -> None:
+        """A pass of `load` took `ms`."""
+        features = self._features(load)
+        if self.known:
+            expected = max(self.predict(load), 1e-3)
+            ms = min(max(ms, expected / _WILD), expected * _WILD)
+        gain = self._spread @ features
+        gain /= _FORGET + features @ gain
+        self._weights = self._weights + gain * (ms - self._weights @ features)
+        self._spread = (self._spread - np.outer(gain, features @ self._spread)) / _FORGET
+        np.clip(self._spread, -_MOST, _MOST, out=self._spread)
+        self.count += 1
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """Milliseconds per pass, position, and expert in memory, on its way and on disk."""
+        values = self._weights / self._SCALE
+        return dict(zip(("pass", "position", "resident", "late", "missing"), map(float, values), strict=True))
+
+    def _features(self, load: Load) -> npt.NDArray[np.float64]:
+        raw = np.array([1.0, load.positions, load.resident, load.late, load.missing])
+        scaled: npt.NDArray[np.float64] = raw / self._SCALE
+        return scaled
+
+
+class Mean:
+    """A running mean that follows; None until there is a value."""
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+
+    def add(self, value: float) -> None:
+        self.value = value if self.value is None else self.value + _NEW * (value - self.value)
+
+    def __call__(self, default: float = 0.0) -> float:
+        return default if self.value is None else self.value
+
+
+class Prices:
+    """All that is known of one session's costs. They outlive a request: the machine is the same."""
+
+    def __init__(self) -> None:
+        self.full = PassPrice()
+        self._plain_ms, self._draft_ms = Mean(), Mean()
+        self._plain_load = [Mean() for _ in range(3)]  # resident, late, missing of a plain pass
+        self._more = [Mean() for _ in range(3)]  # the same for each position beyond the first
+
+    @property
+    def known(self) -> bool:
+        """Whether plain decode has been measured at all."""
+        return self._plain_ms.value is not None and self.full.known
+
+    @property
+    def plain_ms(self) -> float:
+        """T_AR: a token by plain decode."""
+        return self._plain_ms()
+
+    @property
+    def draft_ms(self) -> float:
+        """C_draft: a draft step; until one was measured as much as a plain pass."""
+        return self._draft_ms(self.plain_ms)
+
+    @property
+    def draft_may_pay(self) -> bool:
+        """Whether a draft step and a place in the pass cost less than the token they may save. True until a
+        step has been measured."""
+        return self._draft_ms.value is None or self.draft_ms + self.more_ms() < self.plain_ms
+
+    @property
+    def plain_load(self) -> Load:
+        """What a pass of one row usually works on."""
+        return Load(1, *(mean() for mean in self._plain_load))
+
+    def more_ms(self) -> float:
+        """E[ΔC]: one more position whose experts are not known."""
+        return self.news_ms(Load(1, *(mean() for mean in self._more)))
+
+    def news_ms(self, news: Load) -> float:
+        """ΔC(i|S): one more position that brings experts new to the pass."""
+        part = self.full.coefficients
+        costs = (part["position"], part["resident"], part["late"], part["missing"])
+        counts = (news.positions, news.resident, news.late, news.missing)
+        return sum(max(cost, 0.0) * count for cost, count in zip(costs, counts, strict=True))
+
+    def passed(self, load: Load, ms: float) -> None:
+        """A full pass was run: plain decode when it had one row."""
+        self.full.observe(load, ms)
+        parts = (load.resident, load.late, load.missing)
+        if load.positions == 1:
+            self._plain_ms.add(ms)
+            for mean, value in zip(self._plain_load, parts, strict=True):
+                mean.add(value)
+            return
+        plain = self.plain_load
+        before = (plain.resident, plain.late, plain.missing)
+        for mean, value, one in zip(self._more, parts, before, strict=True):
+            mean.add(max(0.0, (value - one) / (load.positions - 1)))
+
+    def drafted(self, ms: float) -> None:
+        """A draft step was run."""
+        self._draft_ms.add(ms)

@@ -1,0 +1,98 @@
+// What the next layer will likely ask for is read before it asks, where that is worth it.
+
+#include "s2-store-impl.h"
+
+#include <algorithm>
+
+namespace s2 {
+
+bool Store::wants_guesses() {
+    if (!may_miss() || drafting) {
+        return false;
+    }
+    const Lock lock(mutex);
+    return lookahead.begin_look();
+}
+
+void Store::look_ahead(int32_t layer, const int32_t * experts, int32_t n, int64_t since) {
+    const Lock        lock(mutex);
+    const size_t      most = std::min<size_t>(n, slots_of(layer).limit() / 4);
+    std::vector<Read> reads;
+    predicted.clear();
+    predicted_layer = layer;
+    for (int32_t i = 0; i < n; ++i) { // what is likely needed may not go for something else that is
+        const Expert x = { layer, experts[i] };
+        predicted.push_back({ x.index, entry(x).slot >= 0 });
+        if (entry(x).resident && !entry(x).held) {
+            policy->set_pinned(x, true);
+            expected.push_back(x);
+        }
+    }
+    const size_t before = guesses.size();
+    for (int32_t i = 0; i < n && !faulty && guesses.size() < most; ++i) {
+        const Expert x = { layer, experts[i] };
+        if (entry(x).slot >= 0 || entry(x).passing || !lookahead.worth(i)) {
+            continue;
+        }
+        const int32_t slot = slot_for(x);
+        if (slot < 0) {
+            break;
+        }
+        entry(x).slot  = slot;
+        entry(x).ahead = true;
+        guesses.push_back(x);
+        ++stats.prefetched;
+        ask(x, false, reads);
+    }
+    submit(reads);
+    lookahead.looked((int32_t) (guesses.size() - before), now_ns() - since);
+}
+
+// How often the likeliest expert was asked for, the second likeliest, and so on, if it was not in memory: what is in
+// memory is often asked for and easily guessed.
+void Store::judge_guesses(int32_t layer, const Wanted * wanted, int32_t n) {
+    if (predicted_layer != layer) {
+        return;
+    }
+    for (size_t rank = 0; rank < predicted.size(); ++rank) {
+        const Guess guess = predicted[rank];
+        if (!guess.there) {
+            lookahead.judged(rank, std::any_of(wanted, wanted + n, [&](const Wanted & w) { return w.expert == guess.expert; }));
+        }
+    }
+    predicted_layer = -1;
+}
+
+// Guesses about this layer are settled now, right or wrong. Wrong ones whose reads have not begun are called off.
+void Store::end_guesses(int32_t layer) {
+    const auto settled = std::stable_partition(guesses.begin(), guesses.end(), [&](Expert x) { return x.layer != layer; });
+    const std::vector<Expert> of_layer(settled, guesses.end());
+    guesses.erase(settled, guesses.end());
+    for (Expert x : of_layer) {
+        Entry & e = entry(x);
+        e.ahead = false;
+        if (e.held) {
+            continue;
+        }
+        if (e.reading != 0) {
+            call_off(x);
+        }
+        lookahead.wrong(e.reading != 0);
+    }
+}
+
+// The pass is through with a layer: what it waited for there.
+void Store::judge_waits() {
+    const int64_t for_missed = waited.for_missed.exchange(0), for_guessed = waited.for_guessed.exchange(0);
+    if (waited.counts) {
+        lookahead.waited(waited.n_missed, for_missed, waited.n_guessed, for_guessed);
+    }
+    waited.counts = false;
+}
+
+void Store::forget_guess(Expert x) {
+    guesses.erase(std::remove_if(guesses.begin(), guesses.end(), [&](Expert y) { return y.layer == x.layer && y.index == x.index; }),
+                  guesses.end());
+}
+
+} // namespace s2
