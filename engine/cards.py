@@ -94,7 +94,15 @@ def peak_bytes() -> int:
 def _mode_cards(state: EngineState) -> list[dict[str, Any]]:
     """The modes, and which of them write plain decode's text on this backend."""
     exact = state.loaded is None or state.loaded.exact
-    return [{**dataclasses.asdict(mode), "exact": mode.exact and exact} for mode in MODES.values()]
+    return [
+        {
+            "name": mode.name,
+            "exact": mode.exact and exact,
+            "drafts": bool(mode.drafters),
+            "summary": mode.summary,
+        }
+        for mode in MODES.values()
+    ]
 
 
 def _model_card(loaded: Loaded) -> dict[str, Any]:

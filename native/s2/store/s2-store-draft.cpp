@@ -66,6 +66,16 @@ void Store::announce(int32_t layer, const int32_t * experts, int32_t n) {
     submit(reads);
 }
 
+// For what the pass asks for now: what is only announced goes for it, if nothing else does.
+int32_t Store::slot_on_demand(Expert x) {
+    const int32_t slot = slot_for(x);
+    if (slot >= 0 || awaited.empty()) {
+        return slot;
+    }
+    forget_awaited();
+    return slot_for(x);
+}
+
 void Store::await(Expert x) {
     entry(x).awaited = true;
     awaited.push_back(x);

@@ -172,6 +172,7 @@ class Store {
     void forget_guess(Expert expert);
 
     // s2-store-draft.cpp
+    int32_t slot_on_demand(Expert expert);
     void await(Expert expert);
     void unpin(Expert expert);
     void forget_awaited();

@@ -142,7 +142,7 @@ void Store::enter(int32_t layer, const Wanted * wanted, int32_t n, int32_t n_tok
     const size_t  room  = n_tokens > NARROW_PASS ? std::max(1, slots_of(layer).limit() / peers) : SIZE_MAX;
     std::vector<Expert> given;
     for (Expert x : missing) {
-        const int32_t slot = held.size() < room ? slot_for(x) : -1;
+        const int32_t slot = held.size() < room ? slot_on_demand(x) : -1;
         if (slot >= 0) {
             entry(x).slot = slot;
             hold(x);

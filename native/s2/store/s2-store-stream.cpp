@@ -21,7 +21,7 @@ void Store::pass_through(Expert x) {
 // Slots to pass through, taken from `given`, which were to be read, or from experts that are there if need be.
 void Store::find_way(std::vector<Expert> & given, Lock & lock) {
     while (stream.free.size() < std::min<size_t>(MAX_STAGING, stream.experts.size())) {
-        const int32_t slot = slot_for(stream.experts.front());
+        const int32_t slot = slot_on_demand(stream.experts.front());
         if (slot >= 0) {
             stream.free.push_back(slot);
         } else if (given.size() > stream.free.size()) {

@@ -95,6 +95,7 @@ int64_t Store::resize(int64_t bytes) {
     const Lock lock(mutex);
     whole = false;
     set_limits(bytes);
+    forget_awaited(); // or what is kept for a verify pass might be more than fits now
     if (current < 0) {
         shrink(); // else the pass does, when it enters its next layer
     }
