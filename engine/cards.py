@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +54,9 @@ def snapshot(state: EngineState) -> dict[str, Any]:
 
 
 def settings(state: EngineState) -> dict[str, Any]:
-    return dataclasses.asdict(state.speculation)
+    """What `/settings` takes; how drafts are expanded is for benches."""
+    speculation = state.speculation
+    return {name: getattr(speculation, name) for name in ("mode", "draft_experts", "draft_length")}
 
 
 def budget(state: EngineState, notice: str = "") -> dict[str, Any]:

@@ -22,7 +22,7 @@ SCHEMA = {
         "tags": {"type": "array", "items": {"type": "string", "maxLength": 8}, "minItems": 2, "maxItems": 3},
         "rating": {"enum": ["good", 'so "so"', "bad\n"]},
         "pages": {"type": ["integer", "null"]},
-        "code": {"type": "string", "pattern": r"^[A-Z]{2}-\d+$|^none$"},
+        "code": {"type": "string", "pattern": r"^[A-Z]{2}-\d{1,4}$|^none$"},
     },
     "required": ["title", "tags", "rating", "pages"],
     "additionalProperties": False,
@@ -51,7 +51,7 @@ def test_penalties_grammar_and_logprobs_are_those_of_plain_decode(
     prompt = prompt_of(session, passage, 100)
     penalties = {"presence_penalty": 0.4, "frequency_penalty": 0.3, "repeat_penalty": 1.1}
     asked = replace(
-        request(prompt, temperature=temperature, tokens=90, **penalties),
+        request(prompt, temperature=temperature, tokens=200, **penalties),
         grammar=grammar_of(schema) if schema else "",
         top_logprobs=3,
     )

@@ -21,7 +21,7 @@ QUOTE = (
 )
 
 
-@pytest.fixture(scope="module", params=[None, 0.25, 0.6], ids=["whole", "25 %", "60 %"])
+@pytest.fixture(scope="module", params=[None, 0.25], ids=["whole", "25 %"])
 def held(request: pytest.FixtureRequest) -> Iterator[Session]:
     """The embedded model with all its experts in memory, or only a share of them."""
     session = Session.load(EMBEDDED_MODEL, plan_for(EMBEDDED_MODEL, n_ctx=2048, n_threads=2, store=True))
@@ -35,7 +35,7 @@ def held(request: pytest.FixtureRequest) -> Iterator[Session]:
 @pytest.fixture(scope="module")
 def plain(held: Session, passage: str) -> dict[float, Answer]:
     prompt = prompt_of(held, passage, 600)
-    return {heat: answer(held, request(prompt, temperature=heat, tokens=48)) for heat in (0.0, 0.8)}
+    return {heat: answer(held, request(prompt, temperature=heat, tokens=32)) for heat in (0.0, 0.8)}
 
 
 def check_same(expected: Answer, drafted: Answer) -> None:
@@ -52,17 +52,17 @@ def test_modes_that_choose_give_the_same_text(
     prompt = prompt_of(held, passage, 600)
     for _ in range(2):  # the second time they know what things cost
         held.rewind(0)
-        asked = request(prompt, mode=mode, length=8, temperature=heat, tokens=48, expansion="priced")
+        asked = request(prompt, mode=mode, length=8, temperature=heat, tokens=32, expansion="priced")
         check_same(plain[heat], answer(held, asked))
 
 
-@pytest.mark.parametrize("expansion", EXPANSIONS)
+@pytest.mark.parametrize("expansion", [name for name in EXPANSIONS if name != "priced"])
 def test_however_far_drafts_go_the_text_is_the_same(
     held: Session, passage: str, plain: dict[float, Answer], expansion: str
 ) -> None:
     prompt = prompt_of(held, passage, 600)
     held.rewind(0)
-    asked = request(prompt, mode="s2-exact", length=12, temperature=0.8, tokens=48, expansion=expansion)
+    asked = request(prompt, mode="s2-exact", length=12, temperature=0.8, tokens=32, expansion=expansion)
     check_same(plain[0.8], answer(held, asked))
 
 
@@ -115,7 +115,7 @@ def test_a_draft_leaves_no_trace_in_what_the_store_learns(held: Session, passage
 def test_prices_are_learned_and_the_gain_is_told(held: Session, passage: str) -> None:
     prompt = prompt_of(held, passage, 600)
     held.rewind(0)
-    timings = answer(held, request(prompt, mode="s2-exact", length=4, tokens=48)).timings
+    timings = answer(held, request(prompt, mode="s2-exact", length=4, tokens=32)).timings
     assert held.experience.prices.known
     assert held.experience.prices.plain_ms > 0
     assert timings.gain is not None
