@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class Paths:
             root = Path(home).expanduser().absolute()
             return cls(runtime=root / "run", state=root / "state", data=root / "data")
         return cls(
-            runtime=Path(platformdirs.user_runtime_path(_APP)),
+            runtime=_runtime_folder(),
             state=Path(platformdirs.user_state_path(_APP)),
             data=Path(platformdirs.user_data_path(_APP)),
         )
@@ -68,6 +69,14 @@ class Paths:
     def models(self) -> Path:
         """Models that were downloaded."""
         return self.data / "models"
+
+
+def _runtime_folder() -> Path:
+    """Where the socket lies. Without XDG_RUNTIME_DIR, as over SSH and in containers, it is below the
+    temporary folder: nothing to warn anybody of, the folder is made for this user alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Path(platformdirs.user_runtime_path(_APP))
 
 
 def settings_file() -> Path:

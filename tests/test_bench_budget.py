@@ -405,7 +405,7 @@ def test_a_bench_that_is_ended_takes_its_processes_along(model: Path, group: Mem
         (["decode", "--budget", "lots"], "'lots' is no budget"),
         (["decode", "--budget", "max"], "nothing to compare"),
         (["decode", "--budget", "1G", "-p", "7"], "-p is for the bench in memory"),
-        (["decode", "--budget", "1G", "--rows", "stock-sync"], "rows are stock, ar"),
+        (["decode", "--budget", "1G", "--rows", "stock-sync"], "rows are stock, auto, ar"),
         (["decode", "--budget", "1G", "--rows", "ar,ar"], "named twice"),
         (["decode", "-r", "0"], "'0' is no number from 1 up"),
         (["kernels", "--check", "-t", "0"], "'0' is no number from 1 up"),
