@@ -10,7 +10,7 @@ from processes import until
 
 from engine import errors
 from engine.launcher import Handle
-from engine.probe import call
+from engine.probe import UnixConnection, call
 
 QUESTION = [{"role": "user", "content": "Tell me about the sea."}]
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "return_tokens": True}
@@ -50,12 +50,12 @@ def test_a_count_does_not_wait_for_an_answer(loaded: Handle) -> None:
 
 
 def running(engine: Handle) -> bool:
-    """An id in use is refused before anything else happens."""
+    connection = UnixConnection(engine.socket, 30)
     try:
-        call(engine.socket, "POST", "/v1/completions", {"prompt": "x", "max_tokens": 1, "request_id": "long"})
-    except errors.BadRequest:
-        return True
-    return False
+        connection.request("GET", "/metrics")
+        return b"llamacpp:requests_processing 1" in connection.getresponse().read()
+    finally:
+        connection.close()
 
 
 @pytest.mark.parametrize("at", [1, 9, 24])
