@@ -7,6 +7,7 @@ into ten classes, and each class remembers how its tokens fared.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _CLASSES = 10
@@ -38,6 +39,11 @@ class Acceptance:
         one.judged = one.judged * _MEMORY + 1.0
         one.accepted = one.accepted * _MEMORY + accepted
         one.claimed = one.claimed * _MEMORY + probability
+
+    def learn(self, claims: Sequence[float], accepted: int, looked_at: int) -> None:
+        """The target accepted the first `accepted` of a draft's tokens; it drew for `looked_at` of them."""
+        for at, claim in enumerate(claims[: min(looked_at, accepted + 1)]):
+            self.judged(claim, at < accepted)
 
     def table(self) -> list[tuple[float, float, float]]:
         """For each class: its mean probability, the share accepted, and how many judgements that rests on."""

@@ -9,8 +9,6 @@ from engine.prices import Prices
 from engine.request import Request
 from engine.trial import Trial
 
-_COLD = 1e-6
-
 
 class Experience:
     """Prices of passes, how drafts fare by drafter and way of drawing, and whether drafting by itself
@@ -24,7 +22,7 @@ class Experience:
     def acceptance(self, drafter: str, request: Request) -> Acceptance:
         """The table of `drafter`: one for the likeliest token, one for drawn ones, and one per k'."""
         experts = request.speculation.draft_experts if drafter == "self" else 0
-        key = (drafter, request.sampling.temperature < _COLD, experts)
+        key = (drafter, request.sampling.is_greedy, experts)
         return self._tables.setdefault(key, Acceptance())
 
     def tables(self) -> Iterator[tuple[str, Acceptance]]:

@@ -97,9 +97,10 @@ class _Answer:
         # A block that was cut short left its tail unjudged.
         cut = self.reason is not None and accepted == len(drawn)
         looked_at = accepted if cut else len(draft.tokens)
-        self._count(len(drawn), accepted, looked_at, 1e3 * (time.perf_counter() - started))
+        ms = 1e3 * (time.perf_counter() - started)
+        self._count(len(drawn), accepted, looked_at, ms)
         if self._drafter is not None:
-            self._drafter.judged(draft, accepted, looked_at, 1e3 * (time.perf_counter() - started))
+            self._drafter.judged(draft, accepted, looked_at, ms)
         return self._deliver(drawn)
 
     def _draft(self) -> Draft:

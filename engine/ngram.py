@@ -45,8 +45,7 @@ class NgramDraft:
         return Draft(tokens, claims, self.name)
 
     def judged(self, draft: Draft, accepted: int, looked_at: int, ms: float) -> None:  # noqa: ARG002
-        for at in range(min(looked_at, accepted + 1, len(draft.tokens))):
-            self._acceptance.judged(draft.claims[at], at < accepted)
+        self._acceptance.learn(draft.claims, accepted, looked_at)
 
     def close(self) -> None: ...
 

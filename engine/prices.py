@@ -29,10 +29,6 @@ class Load:
     late: float = 0.0
     missing: float = 0.0
 
-    @property
-    def experts(self) -> float:
-        return self.resident + self.late + self.missing
-
 
 class PassPrice:
     """Milliseconds of a full pass as a linear function of its Load."""

@@ -53,6 +53,9 @@ MAX_DRAFT_LENGTH = (
 )
 
 
+_COLD = 1e-6  # of temperature: logits divided by less may leave F32's range
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the target's own sampler chain draws; names and defaults follow llama.cpp."""
@@ -66,6 +69,11 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether only the likeliest token is left."""
+        return self.temperature < _COLD
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, 0.0, 100.0)

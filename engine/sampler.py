@@ -13,7 +13,6 @@ from engine.request import Request, Sampling
 from engine.vocab import Vocab
 
 _WINDOW = 1 << 16  # tokens the penalties look back at most
-_COLD = 1e-6  # below it only the likeliest token is left, and logits divided by it may leave F32's range
 
 
 class Sampler:
@@ -115,7 +114,7 @@ class Sampler:
         return window
 
     def _add_draw(self, sampling: Sampling) -> None:
-        if sampling.temperature < _COLD:
+        if sampling.is_greedy:
             self._add(self._llama.llama_sampler_init_greedy())
             return
         if sampling.top_k > 0:
