@@ -121,7 +121,7 @@ def test_text_and_cache_equal_plain_decode_everywhere(
 ) -> None:
     session, asked, expected = plain
     assert expected.timings.draft_n == 0
-    drafted = answer(session, replace(asked, speculation=Speculation("s2-exact", k, length)))
+    drafted = answer(session, replace(asked, speculation=Speculation("s2-exact", k, length, "fixed")))
     assert drafted.timings.draft_n > 0
     check_same(expected, drafted)
 
