@@ -41,6 +41,8 @@ SAMPLE_Q8_0 = [  # attention unpacks a q8_0 cache and adds up in F32, on paths o
 #: The whole matrix: each of SETTINGS (threads, cells, temperature, type of the cache) with each of DRAFTS
 #: (experts, length). Plain decode depends on the setting alone.
 SETTINGS = list(itertools.product((1, 2, 4), (100, 600, 2100, 6000), (0.0, 0.8), CACHE_TYPES))
+#: Tokens of an answer by cells: enough for several blocks, fewer where each of them is dear.
+TOKENS = {100: 96, 600: 64, 2100: 32, 6000: 24}
 DRAFTS = list(itertools.product(range(1, USED + 1), (1, 2, 4, 8, 16, 31)))
 
 
@@ -109,7 +111,7 @@ def plain(
     """Plain decode in `setting`, with its session and request. pytest keeps the latest setting's only."""
     threads, cells, temperature, cache_type = setting
     session = loader.get(threads=threads, cache_type=cache_type)
-    asked = request(prompt_of(session, passage, cells), temperature=temperature, tokens=96)
+    asked = request(prompt_of(session, passage, cells), temperature=temperature, tokens=TOKENS[cells])
     return session, asked, answer(session, asked)
 
 

@@ -52,15 +52,9 @@ void Store::announce(int32_t layer, const int32_t * experts, int32_t n) {
         if (entry(x).slot >= 0 || entry(x).passing) {
             continue;
         }
-        const int32_t slot = slot_for(x);
-        if (slot < 0) {
+        if (!read_ahead(x, reads)) {
             break;
         }
-        entry(x).slot  = slot;
-        entry(x).ahead = true;
-        guesses.push_back(x);
-        ++stats.prefetched;
-        ask(x, false, reads);
         await(x);
     }
     submit(reads);

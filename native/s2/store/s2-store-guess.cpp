@@ -34,18 +34,26 @@ void Store::look_ahead(int32_t layer, const int32_t * experts, int32_t n, int64_
         if (entry(x).slot >= 0 || entry(x).passing || !lookahead.worth(i)) {
             continue;
         }
-        const int32_t slot = slot_for(x);
-        if (slot < 0) {
+        if (!read_ahead(x, reads)) {
             break;
         }
-        entry(x).slot  = slot;
-        entry(x).ahead = true;
-        guesses.push_back(x);
-        ++stats.prefetched;
-        ask(x, false, reads);
     }
     submit(reads);
     lookahead.looked((int32_t) (guesses.size() - before), now_ns() - since);
+}
+
+// For an expert that is neither in memory nor passing through. False where there is no slot to be had.
+bool Store::read_ahead(Expert x, std::vector<Read> & reads) {
+    const int32_t slot = slot_for(x);
+    if (slot < 0) {
+        return false;
+    }
+    entry(x).slot  = slot;
+    entry(x).ahead = true;
+    guesses.push_back(x);
+    ++stats.prefetched;
+    ask(x, false, reads);
+    return true;
 }
 
 // How often the likeliest expert was asked for, the second likeliest, and so on, if it was not in memory: what is in

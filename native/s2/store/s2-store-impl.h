@@ -166,6 +166,7 @@ class Store {
     void end_stream();
 
     // s2-store-guess.cpp
+    bool read_ahead(Expert expert, std::vector<Read> & reads);
     void judge_guesses(int32_t layer, const Wanted * wanted, int32_t n);
     void end_guesses(int32_t layer);
     void judge_waits();
