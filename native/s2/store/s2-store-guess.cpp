@@ -5,6 +5,11 @@
 #include <algorithm>
 
 namespace s2 {
+namespace {
+
+constexpr int64_t AHEAD_BYTES = 4 << 20; // in flight on guesses: what a fast disk reads while nobody looks after the reads
+
+} // namespace
 
 bool Store::wants_guesses() {
     if (!may_miss() || drafting) {
@@ -15,31 +20,56 @@ bool Store::wants_guesses() {
 }
 
 void Store::look_ahead(int32_t layer, const int32_t * experts, int32_t n, int64_t since) {
-    const Lock        lock(mutex);
-    const size_t      most = std::min<size_t>(n, slots_of(layer).limit() / 4);
-    std::vector<Read> reads;
+    const Lock   lock(mutex);
+    const size_t most = std::min<size_t>(n, slots_of(layer).limit() / 4);
     predicted.clear();
+    hopes.clear();
     predicted_layer = layer;
-    for (int32_t i = 0; i < n; ++i) { // what is likely needed may not go for something else that is
+    for (int32_t i = 0; i < n; ++i) {
         const Expert x = { layer, experts[i] };
         predicted.push_back({ x.index, entry(x).slot >= 0 });
-        if (entry(x).resident && !entry(x).held) {
+        if (entry(x).resident && !entry(x).held) { // what is likely needed may not go for something else that is
             policy->set_pinned(x, true);
             expected.push_back(x);
         }
+        if (entry(x).slot < 0 && hopes.size() < most && lookahead.worth(i)) {
+            hopes.push_back(x);
+        }
     }
-    const size_t before = guesses.size();
-    for (int32_t i = 0; i < n && !faulty && guesses.size() < most; ++i) {
-        const Expert x = { layer, experts[i] };
-        if (entry(x).slot >= 0 || entry(x).passing || !lookahead.worth(i)) {
+    std::reverse(hopes.begin(), hopes.end());
+    n_begun = 0;
+    guess_next();
+    look_took = now_ns() - since;
+}
+
+// A few at a time: a guess takes another expert's slot, for nothing if the layer comes before its read could begin.
+void Store::guess_next() {
+    std::vector<Read> reads;
+    while (!faulty && !hopes.empty() && !enough_in_flight()) {
+        const Expert x = hopes.back();
+        hopes.pop_back();
+        if (entry(x).slot >= 0 || entry(x).passing) {
             continue;
         }
         if (!read_ahead(x, reads)) {
+            hopes.clear();
             break;
         }
+        ++n_begun;
     }
     submit(reads);
-    lookahead.looked((int32_t) (guesses.size() - before), now_ns() - since);
+}
+
+bool Store::enough_in_flight() {
+    int32_t n     = 0;
+    int64_t bytes = 0;
+    for (Expert x : guesses) {
+        if (entry(x).reading != 0) {
+            ++n;
+            bytes += slots_of(x.layer).slot_bytes();
+        }
+    }
+    return n >= 2 && bytes >= AHEAD_BYTES;
 }
 
 // For an expert that is neither in memory nor passing through. False where there is no slot to be had.
@@ -59,9 +89,11 @@ bool Store::read_ahead(Expert x, std::vector<Read> & reads) {
 // How often the likeliest expert was asked for, the second likeliest, and so on, if it was not in memory: what is in
 // memory is often asked for and easily guessed.
 void Store::judge_guesses(int32_t layer, const Wanted * wanted, int32_t n) {
+    hopes.clear();
     if (predicted_layer != layer) {
         return;
     }
+    lookahead.looked(n_begun, look_took);
     for (size_t rank = 0; rank < predicted.size(); ++rank) {
         const Guess guess = predicted[rank];
         if (!guess.there) {

@@ -166,6 +166,8 @@ class Store {
     void end_stream();
 
     // s2-store-guess.cpp
+    void guess_next();
+    bool enough_in_flight();
     bool read_ahead(Expert expert, std::vector<Read> & reads);
     void judge_guesses(int32_t layer, const Wanted * wanted, int32_t n);
     void end_guesses(int32_t layer);
@@ -202,6 +204,9 @@ class Store {
     Lookahead           lookahead;
     Waited              waited;
     std::vector<Expert> guesses;         // entries read ahead and not asked for yet
+    std::vector<Expert> hopes;           // guesses that are worth a read and have not begun, likeliest last
+    int32_t             n_begun = 0;     // of those of the latest look
+    int64_t             look_took = 0;   // ns
     std::vector<Guess>  predicted;       // for the next layer, likeliest first
     int32_t             predicted_layer = -1;
     std::vector<Expert> expected;        // entries in memory that the next layer likely asks for

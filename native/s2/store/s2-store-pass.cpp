@@ -99,6 +99,7 @@ void Store::end_pass() {
     {
         const Lock lock(mutex);
         leave();
+        hopes.clear();
         if (!drafting) {
             forget_awaited();
         }

@@ -27,10 +27,12 @@ void Store::ask(Expert x, bool demand, std::vector<Read> & reads) {
     }
 }
 
-// In the order in which the kernels consume: every expert's first tensor, then every expert's second.
+// What the pass waits for, in the order in which the kernels consume: every expert's first tensor, then every expert's second.
+// What is read ahead stays in its order, one expert after the other: the likeliest is there first, and whatever is called off
+// later has not been begun.
 void Store::submit(std::vector<Read> & reads) {
-    std::stable_sort(reads.begin(), reads.end(),
-                     [](const Read & a, const Read & b) { return Layout::part_of(a.tag) < Layout::part_of(b.tag); });
+    const auto turn = [](const Read & read) { return read.demand ? Layout::part_of(read.tag) : 0; };
+    std::stable_sort(reads.begin(), reads.end(), [&](const Read & a, const Read & b) { return turn(a) < turn(b); });
     if (!reads.empty()) {
         reader->submit(reads.data(), reads.size());
     }
@@ -76,6 +78,7 @@ void Store::came(uint64_t tag, const std::string & error) {
         shrink(); // it could not go while it was in flight
     }
     warm_next();
+    guess_next();
 }
 
 // Takes back reads that have not begun; what is left of the expert goes when those that have are through.
