@@ -102,7 +102,7 @@ class StoredTensor : public Experts, public ggml::cpu::tensor_traits {
             return;
         }
         const int64_t since  = now_ns();
-        const auto    likely = routers.likely(store.model_layer(layer + 1), store.model_layer(layer), row, n_embd, n_wanted);
+        const auto    likely = routers.likely(store.model_layer(layer + 1), store.model_layer(layer), row, n_embd, 2 * n_wanted);
         store.look_ahead(layer + 1, likely.data(), (int32_t) likely.size(), since);
     }
 
