@@ -13,7 +13,7 @@ from native_build import SANITIZERS, STORE, built, sanitizer_flaw, started, syst
 from s2build.recipe import NATIVE
 
 SOURCES = [path for path in sorted(STORE.glob("s2-*.cpp")) if path.name != "s2-buffer.cpp"]  # it needs ggml
-CASES = 21
+CASES = 22
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)

@@ -256,6 +256,27 @@ void late_guesses(const Place & place) {
     expect(s.bytes_read == s.bytes_prefetched + 3 * EXPERT, "bytes of what was not guessed");
 }
 
+// Guesses that could not be begun before their layer has come take nobody's slot.
+void guesses_wait_their_turn(const Place & place) {
+    constexpr int64_t EXPERT = 2 << 20;
+    const Model model(place.folder, { { 0, 16, { EXPERT } }, { 1, 16, { EXPERT } } }, true);
+    OpenStore store(model, { 16 * EXPERT });
+    Team team(1);
+    Passes passes(model, store, team, place.seed);
+    const std::vector<int32_t> first = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    passes.script = { first, first };
+    passes.run({});
+    expect(store.stats().n_resident == 16, "the slots are not full: " + text(store.stats().n_resident));
+    const int32_t guesses[] = { 8, 9, 10, 11 };
+    s2_store_torment(store, place.seed, 200000, 0, 0);
+    store->look_ahead(1, guesses, 4, s2::now_ns());
+    expect(store.stats().prefetched == 2 && store.stats().n_resident == 14, "more guesses than are read at a time took slots");
+    passes.script = { first, { 8 } };
+    passes.run({});
+    const s2_store_stats s = store.stats();
+    expect(s.reads == 16 + s.prefetched + (s.asked - 16 - s.hits - s.late), "reads of nothing that was asked for or guessed");
+}
+
 // A fault in a guess that is asked for before all of it has come.
 void guesses_that_fail_late(const Place & place) {
     Random random(place.seed);
@@ -674,6 +695,7 @@ constexpr Case CASES[] = {
     { "failing reads", failing_reads, true },
     { "failing guesses", failing_guesses, false },
     { "late guesses", late_guesses, false },
+    { "guesses wait their turn", guesses_wait_their_turn, false },
     { "guesses that fail late", guesses_that_fail_late, true },
     { "abandoned passes", abandoned_passes, true },
     { "resize storm", resize_storm, true },
