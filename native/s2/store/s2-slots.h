@@ -9,8 +9,8 @@ namespace s2 {
 
 class Slots {
   public:
-    // Reserves room for `n` slots of `bytes` each; nothing is backed yet. Throws std::bad_alloc.
-    Slots(int64_t bytes, int32_t n);
+    // Reserves room for `n` slots of `least_bytes` each, in whole pages; nothing is backed yet. Throws std::bad_alloc.
+    Slots(int64_t least_bytes, int32_t n);
     ~Slots();
     Slots(const Slots &) = delete;
     Slots & operator=(const Slots &) = delete;
