@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 10.0
 _WRITE_S = 30.0
+_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _MOST_BYTES = 64 << 20  # of an answer that is no stream
 
 
@@ -222,7 +224,8 @@ def _shown(content: bytes | str) -> str:
 
 def plain_line(text: str, limit: int = 400) -> str:
     """What somebody else wrote as one line of printable characters."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 8 * limit]).split())
+    text = _ESCAPE.sub("", text[: 8 * limit])
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -153,10 +153,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(state: OpenAI, certificate: Path | None = None) -> Iterator[OpenAI]:
+def serving(state: OpenAI, certificate: Path | None = None, port: int = 0) -> Iterator[OpenAI]:
     """`certificate`: a PEM file with certificate and key, for https."""
     handler = type("Handler", (_Handler,), {"server_state": state})
-    server = _Server(("127.0.0.1", 0), handler)
+    server = _Server(("127.0.0.1", port), handler)
     scheme = "http"
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -110,7 +110,14 @@ async def test_a_llama_server_gets_its_samplers_and_says_its_context_and_timings
     server = OpenAI("llama", owner="llamacpp")
     server.props = {"default_generation_settings": {"n_ctx": 4096}, "model_path": "/x"}
     server.fields = LLAMA
-    timings = {"prompt_n": 5, "prompt_ms": 10.0, "predicted_n": 3, "predicted_ms": 30.0, "cache_n": 2, "x": "y"}
+    timings = {
+        "prompt_n": 5,
+        "prompt_ms": 10.0,
+        "predicted_n": 3,
+        "predicted_ms": 30.0,
+        "cache_n": 2,
+        "x": "y",
+    }
     progress = {"total": 7, "cache": 2, "processed": 5, "time_ms": 4.5}
     server.answer = [
         event(prompt_progress=progress),
@@ -319,9 +326,9 @@ async def test_a_certificate_is_believed_only_when_somebody_vouches_for_it(
         monkeypatch.setenv("SSL_CERT_FILE", str(pem))
         async with await joined(server.url, KEY) as client:
             assert text(await answer(client)) == "Hello there."
-    with serving(OpenAI("one")) as plain:
-        with pytest.raises(errors.EngineUnavailable, match="does not speak https"):
-            await joined(plain.url.replace("http", "https"))
+    said = pytest.raises(errors.EngineUnavailable, match="does not speak https")
+    with serving(OpenAI("one")) as plain, said:
+        await joined(plain.url.replace("http", "https"))
 
 
 def certificate(folder: Path) -> Path:
