@@ -38,6 +38,7 @@ from app.prompt import Prompt
 from app.room import Room
 from app.statusline import StatusLine
 from app.terminal import HANGUP_EXIT, watch_hangup
+from app.text import one_line
 from app.transcript import Transcript
 from app.tuning import Tuning
 from app.turns import BUSY, Turns
@@ -315,14 +316,17 @@ class ChatApp(App[None]):
 
     async def run_deed(self, name: str, words: str = "") -> None:
         row = deed(name)
-        if reason := self.lack(name):
-            self.hint(reason)
+        if missing := self.lack(name):
+            self.hint(self.not_here(missing))
         elif row is not None:
             await row.run(self, words)
 
     def lack(self, name: str) -> str:
-        """Why the command `name` does nothing with this engine, "" when it can be used."""
+        """What the engine cannot do that the command `name` needs, "" when it can be used."""
         return lack(self.link.offer, name)
+
+    def not_here(self, missing: str) -> str:
+        return f"{one_line(self.link.offer.place, 40)} {missing}."
 
     def action_block(self, number: int) -> None:
         self.copying.block(self.copying.answer, number)

@@ -19,8 +19,8 @@ def commands(app: ChatApp) -> Iterable[SystemCommand]:
     for deed in DEEDS:
         said = (deed.shown, f"/{deed.name}", deed.words)
         help_text = ", ".join(part for part in said if part)
-        if reason := app.lack(deed.name):
-            help_text = f"– not here: {reason}"
+        if missing := app.lack(deed.name):
+            help_text = f"– {app.not_here(missing)}"
         yield SystemCommand(deed.title, help_text, partial(app.run_deed, deed.name))
     if not app.no_color:
         yield SystemCommand("Colours", "choose a theme, it is remembered", app.action_change_theme)

@@ -65,7 +65,7 @@ _TERMS = (
 
 
 class HelpScreen(ModalScreen[None]):
-    """`lack` says why a command does nothing here; such rows are greyed and give the reason."""
+    """`lack` says what is missing for a command; such rows are greyed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,f1,q,enter,ctrl+c", "dismiss", "Close")]
 
@@ -100,7 +100,7 @@ def _table(rows: tuple[tuple[str, str, str], ...]) -> Content:
     return Content("\n").join(_line(*row) for row in rows)
 
 
-def _line(key: str, text: str, reason: str) -> Content:
-    if reason:
-        return Content.styled(f"{key:<17} – {reason}", "$text-muted")
+def _line(key: str, text: str, missing: str) -> Content:
+    if missing:
+        return Content.styled(f"{key:<17} – {missing}", "dim")
     return Content.styled(f"{key:<17} ", "$text-primary") + Content(text)

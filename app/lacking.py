@@ -7,27 +7,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from engine.remote.offer import Offer
 
-_UNCOUNTED = "{place} does not count tokens, so nobody knows what would fit"
+#: What a server that is not ours does not do, in words that fit beside a key in the help.
 _PLAIN = {
-    "mode": "{place} decodes in its own way: there are no modes to switch",
-    "budget": "{place} does not say what memory it takes",
-    "continue": "{place} cannot let an answer go on; Ctrl+R asks again",
-    "room": _UNCOUNTED,
-    "trim": _UNCOUNTED,
-    "summarise": _UNCOUNTED,
+    "mode": "has no modes to switch",
+    "budget": "does not say its memory",
+    "continue": "cannot go on with an answer",
+    "room": "does not count tokens",
+    "trim": "does not count tokens",
+    "summarise": "does not count tokens",
 }
-_THERE = "for an engine of this machine; {place} answers now"
 
 
 def lack(offer: Offer, name: str) -> str:
-    """Why the command `name` does nothing here, "" when it can be used."""
-    return "" if offer.is_ours else _PLAIN.get(name, "").format(place=offer.place)
-
-
-def lack_of_field(offer: Offer, name: str) -> str:
-    """Why requests cannot have the sampling field `name`, "" when they can."""
-    name = "chat_template_kwargs" if name == "thinking" else name
-    return "" if offer.takes(name) else f"{offer.place} does not take it"
+    """What the server cannot do that the command `name` needs, "" when it can be used."""
+    return "" if offer.is_ours else _PLAIN.get(name, "")
 
 
 def lack_of_setting(offer: Offer, key: str, field: str) -> str:
@@ -36,5 +29,12 @@ def lack_of_setting(offer: Offer, key: str, field: str) -> str:
     if section == "sampling":
         return lack_of_field(offer, field)
     if offer.is_remote and section in ("engine", "models"):
-        return _THERE.format(place=offer.place)
-    return lack(offer, key)
+        return f"for an engine of this machine; {offer.place} answers now"
+    missing = lack(offer, key)
+    return missing and f"{offer.place} {missing}"
+
+
+def lack_of_field(offer: Offer, name: str) -> str:
+    """Why requests cannot have the sampling field `name`, "" when they can."""
+    name = "chat_template_kwargs" if name == "thinking" else name
+    return "" if offer.takes(name) else f"{offer.place} does not take it"

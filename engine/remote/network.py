@@ -95,7 +95,7 @@ class NetworkTransport(Transport):
             return EngineUnavailable(
                 f"{self.name} cannot be reached: {plain_line(str(error), 120)}", hint="check the address"
             )
-        return EngineUnavailable(f"{self.name} closed the connection", hint="ask again")
+        return EngineUnavailable(f"{self.name} closed the connection")
 
     def refusal(self, status: int, headers: Mapping[str, str], content: bytes) -> S2Error:
         try:

@@ -185,6 +185,7 @@ class _Reader:
     def __init__(self) -> None:
         self.started = self.finished = False
         self._asked_at = self._first_at = time.monotonic()
+        self._pieces = 0
         self._finish: FinishReason = "eos"
         self._usage: Mapping[str, Any] = {}
         self._timings: Mapping[str, Any] | None = None
@@ -195,8 +196,9 @@ class _Reader:
         delta = choice.get("delta") or choice.get("message") or {}
         text = text_of(delta.get("content")) or text_of(choice.get("text")) or text_of(delta.get("refusal"))
         reasoning = text_of(delta.get("reasoning_content")) or text_of(delta.get("reasoning"))
-        if choices and not self.started and (text or reasoning):
-            self._first_at = time.monotonic()
+        if text or reasoning:
+            self._pieces += 1
+            self._first_at = time.monotonic() if self._pieces == 1 else self._first_at
         self.started = self.started or bool(choices)
         if finish := choice.get("finish_reason"):
             self.finished = True
@@ -227,14 +229,15 @@ class _Reader:
             return None
         details = usage.get("prompt_tokens_details")
         cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
-        now = time.monotonic()
+        # What came in one piece was written while nothing came.
+        since = self._first_at if self._pieces > 1 else self._asked_at
         return timings_from_json(
             {
                 "prompt_n": max(0, prompt - cached),
                 "cache_n": cached,
-                "prompt_ms": 1e3 * (self._first_at - self._asked_at),
+                "prompt_ms": 1e3 * (since - self._asked_at),
                 "predicted_n": predicted,
-                "predicted_ms": 1e3 * (now - self._first_at),
+                "predicted_ms": 1e3 * (time.monotonic() - since),
                 "context_n": prompt + predicted,
             }
         )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,38 +143,64 @@ def test_run_uses_it_and_starts_nothing(tmp_path: Path, distant: Address) -> Non
     assert engine_pid(paths_in(tmp_path)) is None
 
 
-async def test_an_answer_that_is_cut_off_is_kept_and_can_go_on(paths: Paths) -> None:
-    """Through a port of our own that breaks every connection when it is told to."""
-    with tempfile.TemporaryDirectory(prefix="s2-") as folder:
-        command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "-t", "1", "-c", "2048"]
-        environ = {**os.environ, "S2CHAT_HOME": folder}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
-        try:
-            url, file = line(process, "port"), line(process, "token")
-            line(process, "socket")
-            app = chat(paths, parse_address(url, Path(file).read_text()), **ENDLESS)
-            async with app.run_test(size=(100, 30)) as pilot:
-                await soon(is_ready(app))
-                await ask(app, "Tell me a long story.")
-                await soon(lambda: len(app.asker.text) > 20)
-                end_engine(paths_in(Path(folder)))
-                kept = await answered(app)
-                assert len(kept) > 20
-                assert "the connection broke" in shown(app)
-                query = "SELECT status FROM messages WHERE role = 'assistant'"
-                await soon(lambda: rows(paths, query) == [("interrupted",)])
-                await soon(is_ready(app))  # its own supervisor has started it again, on the same port
-                await pilot.press("ctrl+g")
-                await soon(lambda: len(app.asker.text) > len(kept))
-                await pilot.press("escape")
-                assert (await answered(app)).startswith(kept)
-            app.close()
-        finally:
-            process.terminate()
-            process.wait(30)
-            assert process.stdout is not None
-            process.stdout.close()
-            end_engine(paths_in(Path(folder)))
+class Tunnel:
+    """Another port that leads to `server`, as ssh -L makes one; `cut` ends all that goes through it."""
+
+    def __init__(self, server: Address) -> None:
+        self._to = int(server.place.rpartition(":")[2])
+        self._pipes: list[asyncio.StreamWriter] = []
+        self.address = server
+
+    async def __aenter__(self) -> Tunnel:
+        self._server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        self.address = replace(self.address, root=f"http://localhost:{port}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, away = await asyncio.open_connection("127.0.0.1", self._to)
+        self._pipes += [writer, away]
+        await asyncio.gather(_pour(reader, away), _pour(there, writer))
+
+    def cut(self) -> None:
+        for pipe in self._pipes:
+            pipe.transport.abort()
+        self._pipes.clear()
+
+
+async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while piece := await reader.read(1 << 16):
+            writer.write(piece)
+            await writer.drain()
+    writer.close()
+
+
+async def test_an_answer_that_is_cut_off_is_kept_and_goes_on(paths: Paths, distant: Address) -> None:
+    async with Tunnel(distant) as tunnel:
+        app = chat(paths, tunnel.address, **ENDLESS)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await soon(is_ready(app))
+            await ask(app, "Tell me a long story.")
+            await soon(lambda: len(app.asker.text) > 20)
+            tunnel.cut()
+            kept = await answered(app)
+            assert len(kept) > 20
+            assert "the connection broke" in shown(app)
+            assert "closed the connection" in shown(app)
+            query = "SELECT status FROM messages WHERE role = 'assistant'"
+            await soon(lambda: rows(paths, query) == [("interrupted",)])
+            await soon(is_ready(app))
+            await pilot.press("ctrl+g")
+            await soon(lambda: len(app.asker.text) > len(kept))
+            await pilot.press("escape")
+            assert (await answered(app)).startswith(kept)
+        app.close()
+    assert engine_pid(paths) is None
 
 
 # --- plain servers
@@ -189,7 +220,7 @@ async def test_what_a_plain_server_lacks_is_greyed_with_the_reason(paths: Paths)
             assert set(server.chats[0]) <= STANDARD
             for key, reason in (
                 ("f2", "no modes"),
-                ("ctrl+g", "cannot let an answer go on"),
+                ("ctrl+g", "cannot go on"),
                 ("f8", "count"),
             ):
                 await pilot.press(key)
@@ -199,7 +230,8 @@ async def test_what_a_plain_server_lacks_is_greyed_with_the_reason(paths: Paths)
             await pilot.press("f1")
             assert isinstance(app.screen, HelpScreen)
             said = "\n".join(str(part.render()) for part in app.screen.query("Static"))
-            assert f"– {place} decodes in its own way" in said
+            assert "F2 Ctrl+T         – has no modes to switch" in said
+            assert "Ctrl+R            ask again" in said
             await pilot.press("escape", "f7")
             await soon(lambda: isinstance(app.screen, ChoiceScreen))
             options = {str(o.prompt).split()[0]: o for o in app.screen.query_one(OptionList)._options}
@@ -386,3 +418,21 @@ def test_where_the_server_and_its_key_come_from(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("S2CHAT_SERVER", "http://127.0.0.1:2")
     assert taken() == ("http://127.0.0.1:2", "of-the-environment", "")
     assert address_of(_parser().parse_args(["chat"])) is None
+
+
+def test_doctor_tells_a_stranger_neither_server_nor_key(tmp_path: Path) -> None:
+    bundle, key = tmp_path / "bundle.zip", "sk-hush-hush"
+    with (
+        serving(OpenAI("one")) as server,
+        environment(S2CHAT_HOME=str(tmp_path), S2CHAT_SERVER=server.url, OPENAI_API_KEY=key) as env,
+    ):
+        command = [sys.executable, "-m", "app.cli", "doctor", "--json", "--bundle", str(bundle)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        assert server.asked[0][1]["authorization"] == f"Bearer {key}"
+    found = json.loads(done.stdout)["server"]
+    assert found["value"] == {"": "http", "key": "from OPENAI_API_KEY", "kind": "openai"}
+    with zipfile.ZipFile(bundle) as files:
+        texts = [files.read(name).decode() for name in files.namelist()]
+    for text in (done.stdout, done.stderr, *texts):
+        assert key not in text
+        assert server.url.removeprefix("http://") not in text
