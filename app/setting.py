@@ -247,5 +247,12 @@ SETTINGS = (
         'the file that holds its key; "" for OPENAI_API_KEY, or none',
         _START,
     ),
-    Setting("server.model", "", _text_value, '""', 'which of its models; "" for its first', _START),
+    Setting(
+        "server.model",
+        "",
+        lambda value: _text_value(value) or None,
+        '""',
+        'which of its models; "" for its first',
+        _START,
+    ),
 )
