@@ -128,7 +128,8 @@ class Asker:
         except S2Error as error:
             if isinstance(error, (ContextFull, BadRequest)) and not goes_on:
                 await conversation.refuse(entry)
-            self._refusal = error
+            if error is not self._link.problem:  # else it is said already
+                self._refusal = error
             return "error"
         finally:
             self._client = None

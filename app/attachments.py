@@ -59,6 +59,8 @@ class Attachments:
             return ""
         names = ", ".join(file.name for file in self.files)
         tokens = sum(file.tokens or 0 for file in self.files)
+        if not tokens:
+            return f"+ {names}"
         sure = "" if all(file.tokens is not None for file in self.files) else "more than "
         return f"+ {names}, {sure}{tokens} tokens"
 

@@ -72,6 +72,7 @@ class EngineLink:
         self._last: Snapshot | None = None  # of the loaded model
         self._retries = False  # what keeps it away may pass by itself
         self._said = ""  # the problem that keeps it away; said once, and again to who asks
+        self.problem: S2Error | None = None  # what the listener was told last
         self.model_failed = False  # the engine is there, but has no model to answer with
 
     async def client(self) -> EngineClient:
@@ -83,6 +84,7 @@ class EngineLink:
 
     def again(self) -> None:
         """Opens a connection now, if there is none."""
+        self._said = ""
         if not self._wanted.is_set():
             self._want()
 
@@ -128,6 +130,7 @@ class EngineLink:
         """Stays away from the engine until the next request, or for a while."""
         self._wanted.clear()
         self._retries = isinstance(error, EngineUnavailable)
+        self.problem = error
         if not self._client.done():
             self._client.set_exception(error)
             self._client.exception()  # nobody may be waiting, which is fine

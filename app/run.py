@@ -12,6 +12,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app import exits
@@ -40,34 +41,34 @@ def run(arguments: argparse.Namespace) -> int:
         return exits.USAGE
     out = _Output(as_json=arguments.json)
     try:
-        return _run_at(arguments.address, arguments, prompt, out)
+        # Not in the event loop, where Ctrl+C would wait for it.
+        place = arguments.address or ensure_engine(Paths.default()).socket
+        return _run_at(place, arguments, prompt, out)
     except S2Error as error:
         out.end_line()
         return exits.complain(error)
 
 
-def _run_at(address: Address | None, arguments: argparse.Namespace, prompt: str, out: _Output) -> int:
+def _run_at(place: Address | Path, arguments: argparse.Namespace, prompt: str, out: _Output) -> int:
     """A key that is missing is asked for once, where somebody can type it."""
     try:
-        return asyncio.run(_OneShot(arguments, prompt, out).run(address))
+        return asyncio.run(_OneShot(arguments, prompt, out).run(place))
     except Unauthorized as error:
-        if address is None or address.key or not _is_typing():
+        if isinstance(place, Path) or place.key or not _is_typing():
             raise
         print(f"s2chat: {clean(error.message)}", file=sys.stderr)
         key = check_key(getpass.getpass("key: ", sys.stderr))
         if not key:
             raise
-    return asyncio.run(_OneShot(arguments, prompt, out).run(replace(address, key=key)))
+    return asyncio.run(_OneShot(arguments, prompt, out).run(replace(place, key=key)))
 
 
 def _is_typing() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-async def _client(address: Address | None, arguments: argparse.Namespace) -> EngineClient:
-    if address is not None:
-        return await connect(address, arguments.remote_model)
-    return EngineClient(ensure_engine(Paths.default()).socket)
+async def _client(place: Address | Path, model: str) -> EngineClient:
+    return EngineClient(place) if isinstance(place, Path) else await connect(place, model)
 
 
 def _prompt(given: str | None) -> str:
@@ -126,8 +127,8 @@ class _OneShot:
     mode: str = ""
     memory: dict[str, int] | None = None
 
-    async def run(self, address: Address | None) -> int:
-        async with await _client(address, self.arguments) as client:
+    async def run(self, place: Address | Path) -> int:
+        async with await _client(place, self.arguments.remote_model) as client:
             self._warn(client.offer)
             task = asyncio.create_task(self._answer(client))
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, client, task)

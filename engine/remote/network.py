@@ -8,7 +8,6 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import certifi
 import httpx
 
 from engine.client_errors import error_from_json
@@ -50,17 +49,7 @@ class NetworkTransport(Transport):
         if address.is_loopback:
             # Without the port: behind a tunnel the server's is another, and ours looks at the name.
             headers["host"] = f"[{address.host}]" if ":" in address.host else address.host
-        super().__init__(
-            httpx.AsyncClient(
-                base_url=address.root,
-                headers=headers,
-                verify=_authorities() if address.root.startswith("https") else False,
-                follow_redirects=False,
-                # Proxies of the environment are for other machines.
-                trust_env=not address.is_loopback,
-                limits=httpx.Limits(max_keepalive_connections=0),
-            )
-        )
+        super().__init__(_client(address, headers))
 
     def unreachable(self, error: httpx.RequestError) -> EngineUnavailable:
         causes = list(_causes(error))
@@ -169,6 +158,24 @@ class NetworkTransport(Transport):
         return plain_line(text.replace(self.address.key, "(key)") if self.address.key else text)
 
 
+def _client(address: Address, headers: Mapping[str, str]) -> httpx.AsyncClient:
+    try:
+        return httpx.AsyncClient(
+            base_url=address.root,
+            headers=headers,
+            verify=_authorities() if address.root.startswith("https") else False,
+            follow_redirects=False,
+            # Proxies of the environment are for other machines.
+            trust_env=not address.is_loopback,
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
+    except (httpx.InvalidURL, ImportError, ValueError) as error:
+        said = plain_line(str(error), 200)
+        raise BadRequest(
+            f"{address.place} cannot be asked: {said}", hint="check its URL and the proxy of the environment"
+        ) from None
+
+
 def _is_ours(data: Any) -> bool:
     detail = data.get("error") if isinstance(data, dict) else None
     return isinstance(detail, dict) and "hint" in detail and isinstance(detail.get("code"), str)
@@ -179,9 +186,9 @@ def _page(content: bytes) -> str:
 
 
 def _authorities() -> ssl.SSLContext:
-    """Whom this machine trusts, SSL_CERT_FILE included, and those that browsers trust."""
-    context = ssl.create_default_context()
-    context.load_verify_locations(certifi.where())
+    """Whom browsers trust, and whom this machine does, SSL_CERT_FILE included."""
+    context = httpx.create_ssl_context(trust_env=False)
+    context.load_default_certs()
     return context
 
 

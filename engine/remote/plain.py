@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.client import EngineClient
 from engine.errors import BadRequest, EngineUnavailable, S2Error
@@ -16,11 +17,13 @@ from engine.remote.offer import Offer
 from engine.transport import Patience
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from pathlib import Path
     from typing import NoReturn
 
     from engine.events import FinishReason, Timings
+
+T = TypeVar("T")
 
 #: A long prompt is read in silence. Between two pieces of an answer there is no reason for one.
 FIRST_WAIT_S = 600.0
@@ -187,8 +190,8 @@ class _Reader:
         self._asked_at = self._first_at = time.monotonic()
         self._pieces = 0
         self._finish: FinishReason = "eos"
-        self._usage: Mapping[str, Any] = {}
-        self._timings: Mapping[str, Any] | None = None
+        self._usage: Any = None
+        self._timings: Any = None
 
     def take(self, data: dict[str, Any]) -> ChatChunk:
         choices = data.get("choices")
@@ -208,8 +211,8 @@ class _Reader:
         return ChatChunk(
             text=text,
             reasoning=reasoning,
-            progress=progress_from_json(data.get("prompt_progress")),
-            timings=timings_from_json(self._timings) if data.get("timings") else None,
+            progress=_if_it_fits(progress_from_json, data.get("prompt_progress")),
+            timings=_if_it_fits(timings_from_json, data.get("timings")),
         )
 
     def last(self) -> ChatChunk:
@@ -217,14 +220,12 @@ class _Reader:
 
     def _figures(self) -> Timings | None:
         """The server's own timings, else what its usage and the clock say; None without either."""
-        usage = self._usage
+        usage = self._usage if isinstance(self._usage, dict) else {}
         prompt, predicted = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-        if self._timings is not None:
-            known = timings_from_json(self._timings)
-            if known is None or known.context_n:
-                return known
+        known = _if_it_fits(timings_from_json, self._timings)
+        if known is not None:
             context = prompt + predicted or known.prompt_n + known.cache_n + known.predicted_n
-            return timings_from_json({**self._timings, "context_n": context})
+            return known if known.context_n else replace(known, context_n=context)
         if not predicted:
             return None
         details = usage.get("prompt_tokens_details")
@@ -241,6 +242,14 @@ class _Reader:
                 "context_n": prompt + predicted,
             }
         )
+
+
+def _if_it_fits(read: Callable[[Any], T | None], data: object) -> T | None:
+    """What `read` makes of figures that other servers may mean differently; None where they do."""
+    try:
+        return read(data or None)
+    except (TypeError, ValueError, AttributeError):
+        return None
 
 
 def _count(value: object) -> int:

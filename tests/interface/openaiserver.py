@@ -47,6 +47,7 @@ class OpenAI:
     def __init__(self, *models: str, owner: str = "test") -> None:
         self.models = [{"id": name, "object": "model", "owned_by": owner} for name in models]
         self.props: dict[str, Any] | None = None
+        self.pages: dict[str, bytes] = {}  # what else it answers
         self.prefix = ""
         self.key = ""
         self.answer: Sequence[bytes] = words("Hello", " there.")
@@ -93,6 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/v1/models":
             listing = json.dumps({"object": "list", "data": state.models}).encode()
             self._send(200, state.listing or listing, "application/json")
+        elif path in state.pages:
+            kind = "text/event-stream" if state.pages[path].startswith(b"data:") else "application/json"
+            self._send(200, state.pages[path], kind)
         elif path == "/props" and state.props is not None:
             self._send(200, json.dumps(state.props).encode(), "application/json")
         elif path == "/v1/chat/completions":

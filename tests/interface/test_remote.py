@@ -358,3 +358,40 @@ async def test_a_server_without_a_name_for_its_model_wants_one(change: Callable[
             await joined(server.url)
         async with await joined(server.url, model="mine") as client:
             assert text(await answer(client)) == "Hello there."
+
+
+async def test_figures_that_mean_something_else_are_left_out() -> None:
+    with serving(OpenAI("one")) as server:
+        server.answer = [
+            event({"content": "a"}, timings={"predicted_n": "many"}, prompt_progress=[1]),
+            event({"content": 7, "reasoning": ["x"]}, usage="none", timings={"predicted_ms": 1e300}),
+            event(finish="stop"),
+            b"data: [DONE]\n\n",
+        ]
+        async with await joined(server.url) as client:
+            chunks = await answer(client)
+    assert text(chunks) == "a"
+    assert chunks[-1].timings is None
+
+
+@pytest.mark.parametrize("shot", [b"{}", b'{"state": 5, "instance": 1}', b"[]", b'{"instance": {}, "state":'])
+async def test_who_only_pretends_to_be_ours_is_seen_through(shot: bytes) -> None:
+    with serving(OpenAI("one", owner="local")) as server:
+        server.pages["/handshake"] = b'{"api": [1, 9], "build": "x", "instance": "y", "pid": 1}'
+        server.pages["/telemetry"] = b"data: " + shot + b"\n\n"
+        async with await joined(server.url) as client:
+            assert client.offer.kind == "s2chat"
+            with pytest.raises(Garbled):
+                await anext(client.telemetry())
+        server.pages["/handshake"] = b'{"api": [2, 0], "build": "x", "instance": "y", "pid": 1}'
+        with pytest.raises(errors.EngineUnavailable, match="protocol 2"):
+            await joined(server.url)
+
+
+async def test_a_proxy_or_host_that_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "gopher://nowhere")
+    with pytest.raises(errors.BadRequest, match="cannot be asked"):
+        await joined("http://host.invalid")
+    monkeypatch.delenv("HTTP_PROXY")
+    with pytest.raises(errors.S2Error):
+        await joined("http://ho`st.invalid")
