@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 from openaiserver import STANDARD, OpenAI, event, serving, words
-from support import end_engine, engine_pid, hint, paths_in, rows, shown, soon, status
+from support import end_engine, engine_pid, hint, paths_in, rows, shown, soon, status, until
 from test_run import result, run
 from test_serve import line
+from test_terminal import Terminal
 from test_ui_chat import answered, ask, is_ready
 from textual.widgets import Input, OptionList
 
@@ -36,6 +37,9 @@ from app.settinglist import SettingScreen
 from app.settings import read_settings
 from engine.paths import EMBEDDED_MODEL, Paths
 from engine.remote.address import Address, parse_address
+from engine.remote.network import NetworkTransport
+from engine.remote.offer import Offer
+from engine.remote.plain import PlainClient
 
 ENDLESS: dict[str, Any] = {"max_tokens": 4000, "temperature": 0}
 
@@ -436,3 +440,52 @@ def test_doctor_tells_a_stranger_neither_server_nor_key(tmp_path: Path) -> None:
     for text in (done.stdout, done.stderr, *texts):
         assert key not in text
         assert server.url.removeprefix("http://") not in text
+
+
+def test_run_asks_for_a_key_where_somebody_can_type_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with serving(OpenAI("one")) as server:
+        server.key = "sk-typed"
+        terminal = Terminal(home, "run", "--server", server.url, "-p", "Hi")
+        try:
+            until(lambda: b"key: " in terminal.seen)
+            terminal.type("sk-typed\n")
+            assert terminal.wait() == exits.OK
+            until(lambda: b"Hello there." in terminal.seen)
+            assert b"sk-typed" not in terminal.seen
+        finally:
+            terminal.end()
+    assert engine_pid(paths_in(home)) is None
+
+
+def test_the_chat_in_a_terminal_starts_and_ends_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(OpenAI("one")) as server:
+        monkeypatch.setenv("S2CHAT_SERVER", server.url)
+        terminal = Terminal(home)
+        try:
+            until(lambda: b"ready" in terminal.seen)
+            terminal.type("Hi\r")
+            until(lambda: b"Hello there." in terminal.seen)
+            terminal.type("\x11")
+            assert terminal.wait() == exits.OK
+        finally:
+            terminal.end()
+        assert server.chats
+    assert engine_pid(paths_in(home)) is None
+    assert not paths_in(home).log.exists()
+
+
+async def test_our_port_is_a_plain_server_as_well(distant: Address) -> None:
+    """What others see of it, through the client for others."""
+    client = PlainClient(NetworkTransport(distant), Offer("llama-server", distant.place), "any")
+    async with client:
+        options = {"max_tokens": 6, "temperature": 0, "top_k": 5, "draft_length": 3}
+        hello = [{"role": "user", "content": "Name a colour."}]
+        chunks = [chunk async for chunk in client.chat(hello, options=options)]
+        raw = [chunk async for chunk in client.complete("Once upon", options={"max_tokens": 4})]
+    assert "".join(chunk.text for chunk in chunks)
+    assert any(chunk.progress for chunk in chunks)
+    assert chunks[-1].finish == "max_tokens"
+    assert chunks[-1].timings is not None
+    assert chunks[-1].timings.predicted_n == 6
+    assert "".join(chunk.text for chunk in raw)
