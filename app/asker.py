@@ -126,10 +126,11 @@ class Asker:
                 return "broken"
             return "error" if self._link.model_failed else "crashed"
         except S2Error as error:
+            if error is self._link.problem:
+                return "error"  # said already, and not about this question
             if isinstance(error, (ContextFull, BadRequest)) and not goes_on:
                 await conversation.refuse(entry)
-            if error is not self._link.problem:  # else it is said already
-                self._refusal = error
+            self._refusal = error
             return "error"
         finally:
             self._client = None

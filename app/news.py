@@ -26,7 +26,10 @@ class News:
         app.board.place = app.link.offer.place
         if not app.link.offer.is_ours:
             app.mode = ""
-        for text in (*snapshot.notices, *([snapshot.error] if snapshot.error else [])):
+        said = [snapshot.error] if snapshot.error else []
+        if missing := [name for name in app.options.request if not app.link.offer.takes(name)]:
+            said.append(f"{app.link.offer.place} does not take {', '.join(missing)}")
+        for text in (*snapshot.notices, *said):
             if text not in self._known:
                 self._known.add(text)
                 app.notice(text)

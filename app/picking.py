@@ -125,7 +125,8 @@ class Picking:
 
     def _remote_at_start(self, name: str) -> str:
         """Keeps the server's model `name` for every start; what came of it."""
-        if self._app.adjusting.settings.get("server.url") is None:
-            return "set server.url first (F10): without it the next start asks no server"
+        server = self._app.options.server
+        if server is None or self._app.adjusting.settings.get("server.url") != server.root:
+            return "set server.url to this server first (F10): it is the one that the next start asks"
         problem = self._app.adjusting.keep("server.model", name)
         return problem or f"{one_line(name, 60)} from now on at every start"

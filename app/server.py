@@ -26,7 +26,7 @@ def take_server(arguments: argparse.Namespace, settings: Settings) -> None:
     """
     model = str(arguments.model or "")
     arguments.server = arguments.server or os.environ.get(_SERVER) or None
-    if arguments.server is None:
+    if arguments.server is None and settings.get("server.url"):
         arguments.server = settings.get("server.url")
         arguments.key_file = arguments.key_file or settings.get("server.key_file")
         model = model or settings.get("server.model") or ""
@@ -41,6 +41,8 @@ def address_of(arguments: argparse.Namespace) -> Address | None:
     a file which somebody named for this server.
     """
     if not arguments.server or arguments.server == LOCAL:
+        if arguments.key_file is not None:
+            raise BadRequest("--key-file without --server", hint="name the server that the key is for")
         return None
     address = parse_address(arguments.server)
     if arguments.key_file is not None:

@@ -50,6 +50,7 @@ class OpenAI:
         self.pages: dict[str, bytes] = {}  # what else it answers
         self.prefix = ""
         self.key = ""
+        self.redirects_to = ""
         self.answer: Sequence[bytes] = words("Hello", " there.")
         self.fields: set[str] | None = STANDARD
         self.kind = "text/event-stream"
@@ -89,7 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
         state = self.server_state
         state.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
         path = self.path.removeprefix(state.prefix) if self.path.startswith(state.prefix) else ""
-        if state.key and self.headers.get("authorization") != f"Bearer {state.key}":
+        if state.redirects_to:
+            self._send(307, b"", "text/plain", {"Location": state.redirects_to + self.path})
+        elif state.key and self.headers.get("authorization") != f"Bearer {state.key}":
             self._error(401, f"Incorrect API key provided: {self.headers.get('authorization')}")
         elif path == "/v1/models":
             listing = json.dumps({"object": "list", "data": state.models}).encode()
@@ -157,10 +160,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(state: OpenAI, certificate: Path | None = None, port: int = 0) -> Iterator[OpenAI]:
+def serving(
+    state: OpenAI, certificate: Path | None = None, port: int = 0, host: str = "127.0.0.1"
+) -> Iterator[OpenAI]:
     """`certificate`: a PEM file with certificate and key, for https."""
     handler = type("Handler", (_Handler,), {"server_state": state})
-    server = _Server(("127.0.0.1", port), handler)
+    server = (_Server6 if ":" in host else _Server)((host, port), handler)
     scheme = "http"
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -169,7 +174,7 @@ def serving(state: OpenAI, certificate: Path | None = None, port: int = 0) -> It
         scheme = "https"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
-    state.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
+    state.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.server_address[1]}"
     try:
         yield state
     finally:
@@ -184,3 +189,7 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, *_: object) -> None:
         """Clients that leave are what these tests are about."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -165,6 +167,23 @@ async def test_thoughts_come_apart() -> None:
         async with await joined(server.url) as client:
             chunks = await answer(client)
     assert ("".join(chunk.reasoning for chunk in chunks), text(chunks)) == ("hm", "Yes")
+
+
+async def test_over_ipv6() -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with serving(OpenAI("one"), host="::1") as server:
+        async with await joined(server.url) as client:
+            assert client.offer.place == server.url.removeprefix("http://")
+            assert text(await answer(client)) == "Hello there."
+        assert {headers["host"] for _, headers, _ in server.asked} == {"[::1]"}
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
 
 
 # --- what goes wrong

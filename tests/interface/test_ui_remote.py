@@ -34,7 +34,8 @@ from app.options import ChatOptions, Load
 from app.server import address_of
 from app.servermodels import ServerModelScreen
 from app.settinglist import SettingScreen
-from app.settings import read_settings
+from app.settings import change, read_settings
+from engine.errors import BadRequest
 from engine.paths import EMBEDDED_MODEL, Paths
 from engine.remote.address import Address, parse_address
 from engine.remote.network import NetworkTransport
@@ -259,7 +260,7 @@ def said_of(app: ChatApp, row: int) -> str:
     return str(app.screen.query_one(".said").render())  # type: ignore[attr-defined]
 
 
-async def test_a_models_list_of_the_server(paths: Paths) -> None:
+async def test_a_models_list_of_the_server(paths: Paths, tmp_path: Path) -> None:
     with serving(OpenAI("small", "large", "odd\u202e[b]")) as server:
         app = chat(paths, server.url)
         async with app.run_test() as pilot:
@@ -272,6 +273,14 @@ async def test_a_models_list_of_the_server(paths: Paths) -> None:
             await ask(app, "Hi")
             await answered(app)
             assert server.chats[-1]["model"] == "large"
+            app.adjusting.settings = change(
+                read_settings(tmp_path / "settings.toml"), "server.url", server.url
+            )
+            await pilot.press("ctrl+l")
+            await soon(lambda: isinstance(app.screen, ServerModelScreen))
+            await pilot.press("ctrl+s")
+            assert "large from now on at every start" in str(app.screen.query_one(".said").render())
+            assert read_settings(tmp_path / "settings.toml").get("server.model") == "large"
         app.close()
 
 
@@ -307,6 +316,23 @@ async def test_a_refusal_is_read_and_the_question_stays(paths: Paths) -> None:
             server.status = 200
             await app.run_deed("again")
             assert await answered(app) == "Hello there."
+        app.close()
+
+
+async def test_what_keeps_us_away_is_said_once_and_costs_no_question(paths: Paths) -> None:
+    with serving(OpenAI("one")) as server, serving(OpenAI("one")) as other:
+        server.redirects_to = other.url
+        app = chat(paths, server.url, top_k=3)
+        async with app.run_test(size=(100, 30)):
+            await soon(lambda: "redirects to" in shown(app))
+            await ask(app, "Hi")
+            await answered(app)
+            assert shown(app).count("redirects to") == 2  # once, and once to who asked
+            assert not other.asked
+            server.redirects_to = ""
+            await app.run_deed("again")
+            assert await answered(app) == "Hello there."
+            assert "does not take top_k" in shown(app)
         app.close()
 
 
@@ -422,6 +448,15 @@ def test_where_the_server_and_its_key_come_from(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("S2CHAT_SERVER", "http://127.0.0.1:2")
     assert taken() == ("http://127.0.0.1:2", "of-the-environment", "")
     assert address_of(_parser().parse_args(["chat"])) is None
+    monkeypatch.delenv("S2CHAT_SERVER")
+    with pytest.raises(BadRequest, match="without --server"):
+        taken("--server", "local", "--key-file", str(key))
+    key.unlink()
+    with pytest.raises(BadRequest, match="cannot be read"):
+        taken()
+    file.write_text('[server]\nkey_file = "/nowhere"\n')
+    settings = read_settings(file)
+    assert taken() == ("", "", "")  # a key alone names no server
 
 
 def test_doctor_tells_a_stranger_neither_server_nor_key(tmp_path: Path) -> None:
