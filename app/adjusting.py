@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from app.lacking import lack_of_setting
 from app.setting import THEMES
 from app.settinglist import SettingScreen
 from app.settings import change
@@ -60,7 +61,7 @@ class Adjusting:
             if theme not in app.available_themes:
                 return f"there is no theme {value!r}; Ctrl+P, Colours shows all"
             app.theme = theme
-        elif setting.key == "mode" and value:
+        elif setting.key == "mode" and value and not self.lack(setting):
             await app.tuning.mode(value)
         elif setting.section == "sampling":
             if value is None:
@@ -71,8 +72,12 @@ class Adjusting:
             return await self._budget(value)
         return ""
 
+    def lack(self, setting: Setting) -> str:
+        """Why `setting` does not count with the engine that answers, "" when it does."""
+        return lack_of_setting(self._app.link.offer, setting.key, setting.field)
+
     async def _budget(self, value: int | str | None) -> str:
-        if value is None or not self._app.board.is_ready:
+        if value is None or not self._app.board.is_ready or self._app.link.offer.is_remote:
             return ""  # the next start does without
         try:
             client = await self._app.link.client()

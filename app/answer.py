@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from app.pace import Pace
 from app.prefill import Prefill
 from app.streams import closing
+from engine.thoughts import CLOSE, OPEN
 
 if TYPE_CHECKING:
     from engine.client import EngineClient
@@ -37,6 +38,7 @@ class Answer:
         self._show = show
         self._save = save
         self._pace = pace
+        self._is_thinking = False
         self._shown = 0
         self._saved_at = time.monotonic()
         self._reading = asyncio.Event()
@@ -59,11 +61,22 @@ class Answer:
             await self._draw()
 
     def _take(self, chunk: ChatChunk) -> None:
-        self.text += chunk.text
+        self.text += self._told(chunk)
         self.prefill.take(chunk.progress)
         self.timings = chunk.timings or self.timings
         self.finish = chunk.finish or self.finish
         self.mode = chunk.mode or self.mode
+
+    def _told(self, chunk: ChatChunk) -> str:
+        """What `chunk` adds to the text; thoughts that come apart stand in it as our engine writes them."""
+        text = chunk.text
+        if self._is_thinking and text.strip():
+            self._is_thinking = False
+            return f"{chunk.reasoning}\n{CLOSE}\n\n{text}"
+        if chunk.reasoning and not self.text.strip():
+            self._is_thinking = True
+            return f"{OPEN}\n{chunk.reasoning}{text}"
+        return (chunk.reasoning if self._is_thinking else "") + text
 
     async def _draw_at_pace(self) -> None:
         while True:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from app.transcript import Transcript
     from engine.client import EngineClient
 
-_STATUS_OF_END: dict[str, Status] = {"stopped": "stopped", "crashed": "interrupted", "error": "error"}
+_STATUS_OF_END: dict[str, Status] = {
+    "stopped": "stopped",
+    "crashed": "interrupted",
+    "broken": "interrupted",
+    "error": "error",
+}
 
 
 class Asker:
@@ -72,7 +77,7 @@ class Asker:
         finally:
             entry.text, answer = self.text, self.answer
             self.answer, self.entry, self.stopping = None, None, False
-            entry.mode = answer.mode or mode
+            entry.mode = answer.mode or (mode if self._link.offer.is_ours else "")
             entry.view.close(foot(end, entry.mode, answer.timings))
             self._transcript.redraw(entry.view)
         status = _STATUS_OF_END.get(end, "done")
@@ -117,8 +122,12 @@ class Asker:
             )
         except EngineUnavailable:
             # The link finds out why and says so.
+            if self._link.offer.is_remote:
+                return "broken"
             return "error" if self._link.model_failed else "crashed"
         except S2Error as error:
+            if error is self._link.problem:
+                return "error"  # said already, and not about this question
             if isinstance(error, (ContextFull, BadRequest)) and not goes_on:
                 await conversation.refuse(entry)
             self._refusal = error

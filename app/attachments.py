@@ -32,13 +32,13 @@ class Attachments:
             raise ContextFull(f"{file.name} has {tokens} tokens, the context holds {context_size}")
         self.files.append(File(file.name, file.text, tokens))
         return (
-            f"{file.name}: {tokens} tokens"
-            if tokens is not None
-            else f"{file.name} is attached, not counted yet"
+            f"{file.name}: {tokens} tokens" if tokens is not None else f"{file.name} is attached, not counted"
         )
 
     async def _count(self, file: File) -> int | None:
-        """None while no engine can count."""
+        """None where no engine can count."""
+        if not self._link.offer.is_ours:
+            return None
         try:
             client = await asyncio.wait_for(self._link.client(), 3)
             return await client.count_text(framed(file))
@@ -59,6 +59,8 @@ class Attachments:
             return ""
         names = ", ".join(file.name for file in self.files)
         tokens = sum(file.tokens or 0 for file in self.files)
+        if not tokens:
+            return f"+ {names}"
         sure = "" if all(file.tokens is not None for file in self.files) else "more than "
         return f"+ {names}, {sure}{tokens} tokens"
 

@@ -19,12 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Board:
-    """`words` are those of the link while no engine is connected, `problem` when it needs the user."""
+    """`words` are those of the link while no engine is connected, `problem` when it needs the user.
+
+    `place`: where the engine is, "" for this machine.
+    """
 
     snapshot: Snapshot | None = None
     words: str = "starting the engine"
     problem: bool = False
     mode: ModeLabel | None = None
+    place: str = ""
+
+    @property
+    def model(self) -> str:
+        """The model that answers, "" while it is not known."""
+        return self.snapshot.model.name if self.snapshot and self.snapshot.model else ""
 
     @property
     def context_size(self) -> int:
@@ -99,6 +108,7 @@ class Board:
             kind=kind,
             words=words,
             model=model_name(model.name) if model else "",
+            place=one_line(self.place, 40),
             mode=self.mode,
             timings=timings,
             context_n=counted if counted is not None else context.context_n if context else 0,

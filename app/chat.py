@@ -23,9 +23,12 @@ from app.colours import Colourless
 from app.commands import commands
 from app.copying import Copying
 from app.deeds import DEEDS, deed, matching, typed
+from app.distant import DistantServer
 from app.drafts import Drafts
-from app.help import WELCOME, HelpScreen
+from app.help import HelpScreen, welcome
+from app.lacking import lack
 from app.link import EngineLink
+from app.local import LocalEngine
 from app.message import Message
 from app.meter import Meter
 from app.news import News
@@ -35,6 +38,7 @@ from app.prompt import Prompt
 from app.room import Room
 from app.statusline import StatusLine
 from app.terminal import HANGUP_EXIT, watch_hangup
+from app.text import one_line
 from app.transcript import Transcript
 from app.tuning import Tuning
 from app.turns import BUSY, Turns
@@ -80,7 +84,7 @@ class ChatApp(App[None]):
         self.paths = paths
         self.options = options
         # Kept, because a query only looks at the screen on top, which may be the help.
-        self.transcript = Transcript(WELCOME)
+        self.transcript = Transcript(welcome(options.server))
         self.status = StatusLine()
         self.prompt = Prompt()
         self.chats = Chats(paths, self.notice)
@@ -111,7 +115,8 @@ class ChatApp(App[None]):
     # Life
 
     async def on_mount(self) -> None:
-        self.link = EngineLink(self.paths, self.options.load, News(self))
+        self.source = self._source()
+        self.link = EngineLink(self.source, News(self))
         self.attachments = Attachments(self.link)
         self.asker = Asker(self.link, self.transcript, self.options, self._drawn, self._failed)
         self.prompt.focus()
@@ -128,6 +133,12 @@ class ChatApp(App[None]):
         for text in self._early_notices:
             self.notice(text)
         gc.freeze()  # what is here stays; looking through it again and again took a tenth of drawing
+
+    def _source(self) -> LocalEngine | DistantServer:
+        """Where answers come from."""
+        if self.options.server is None:
+            return LocalEngine(self.paths, self.options.load)
+        return DistantServer(self.options.server, self.options.model)
 
     async def _restore_theme(self) -> None:
         theme = self.adjusting.begin() or await self.chats.setting("theme")
@@ -263,7 +274,7 @@ class ChatApp(App[None]):
         if not goes_on and asked is not None and asked.status == "error" and not self.prompt.text:
             self.prompt.text = asked.text
         self.notice(error.line())
-        if isinstance(error, ContextFull) and asked is not None:
+        if isinstance(error, ContextFull) and asked is not None and not self.lack("room"):
             self.run_worker(self.room.offer(error.message, asked, goes_on))
 
     def refresh_status(self) -> str:
@@ -305,8 +316,17 @@ class ChatApp(App[None]):
 
     async def run_deed(self, name: str, words: str = "") -> None:
         row = deed(name)
-        if row is not None:
+        if missing := self.lack(name):
+            self.hint(self.not_here(missing))
+        elif row is not None:
             await row.run(self, words)
+
+    def lack(self, name: str) -> str:
+        """What the engine cannot do that the command `name` needs, "" when it can be used."""
+        return lack(self.link.offer, name)
+
+    def not_here(self, missing: str) -> str:
+        return f"{one_line(self.link.offer.place, 40)} {missing}."
 
     def action_block(self, number: int) -> None:
         self.copying.block(self.copying.answer, number)
@@ -321,7 +341,7 @@ class ChatApp(App[None]):
         return commands(self)
 
     async def action_help(self) -> None:
-        await self.push_screen(HelpScreen())
+        await self.push_screen(HelpScreen(self.lack))
 
     def action_scroll(self, pages: int) -> None:
         step = max(1, self.transcript.size.height - 2)
@@ -344,10 +364,14 @@ class ChatApp(App[None]):
         """What stands in the prompt's frame."""
         self.prompt.tell(
             title=matching(self.prompt.text) or self.turns.words or self.attachments.words,
-            keys=_CHOOSING if self.turns.chosen is not None else "",
+            keys=self._choosing if self.turns.chosen is not None else "",
             context_size=self.board.context_size,
             too_long=self.meter.too_long,
         )
+
+    @property
+    def _choosing(self) -> str:
+        return _CHOOSING.replace(" g on ·", "") if self.lack("continue") else _CHOOSING
 
     @property
     def system(self) -> str:

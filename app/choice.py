@@ -20,11 +20,12 @@ from app.text import display
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`name` is the result, `title` what is shown first, `words` explain it."""
+    """`name` is the result, `title` what is shown first, `words` explain it. `off`: it cannot be chosen."""
 
     name: str
     title: str
     words: str = ""
+    off: bool = False
 
 
 class ChoiceScreen(ModalScreen["str | None"]):
@@ -52,15 +53,25 @@ class ChoiceScreen(ModalScreen["str | None"]):
 
 
 class LineScreen(ModalScreen["str | None"]):
-    """Its result is what was typed, None when Esc closed it. `rows` are shown above the line."""
+    """Its result is what was typed, None when Esc closed it. `said` stands above the line.
+
+    A `secret` is not shown.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "dismiss", "Close", priority=True)]
 
     def __init__(
-        self, title: str, text: str = "", *, said: str = "", suggester: Suggester | None = None
+        self,
+        title: str,
+        text: str = "",
+        *,
+        said: str = "",
+        suggester: Suggester | None = None,
+        secret: bool = False,
     ) -> None:
         super().__init__()
         self._title, self._text, self._said, self._suggester = title, text, said, suggester
+        self._secret = secret
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="panel") as box:
@@ -68,7 +79,13 @@ class LineScreen(ModalScreen["str | None"]):
             box.border_subtitle = Content("Enter takes it · Esc closes")
             if self._said:
                 yield Static(Content(display(self._said)), classes="said")
-            yield Input(self._text, suggester=self._suggester, select_on_focus=False, compact=True)
+            yield Input(
+                self._text,
+                suggester=self._suggester,
+                select_on_focus=False,
+                compact=True,
+                password=self._secret,
+            )
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
@@ -78,4 +95,4 @@ def _option(choice: Choice, width: int) -> Option:
     line = Content(f"{choice.title:<{width}}")
     if choice.words:
         line += Content.styled(f"  {choice.words}", "$text-muted")
-    return Option(line)
+    return Option(line.stylize("dim") if choice.off else line, disabled=choice.off)

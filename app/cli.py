@@ -26,8 +26,10 @@ Without a command the chat opens. `s2chat COMMAND --help` shows a command's flag
 {exits.EPILOG}
 
 environment:
-  S2CHAT_HOME  folder for chats, logs and the engine's socket, instead of the platform's
-  NO_COLOR     no colours"""
+  S2CHAT_HOME     folder for chats, logs and the engine's socket, instead of the platform's
+  S2CHAT_SERVER   URL of a server that answers instead of this machine, as --server
+  OPENAI_API_KEY  its key, where no --key-file names one; not sent over plain http to another machine
+  NO_COLOR        no colours"""
 
 _MODELS = f"""\
 Without an action all models are listed that are found on this machine: the one that ships, those that were
@@ -212,10 +214,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _settings_over(arguments: argparse.Namespace) -> Settings:
-    """The settings, after what the command line left open is set to them."""
+    """The settings, after what the command line and the environment left open is set to them.
+
+    `arguments.address` is the server that answers, None for this machine's engine, and
+    `arguments.remote_model` the model to ask for there.
+    """
+    from app.server import take_server
     from app.settings import read_settings
 
     settings = read_settings(settings_file())
+    take_server(arguments, settings)
     settings.fill(arguments)
     return settings
 

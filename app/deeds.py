@@ -138,6 +138,9 @@ async def _thoughts(app: ChatApp, word: str) -> None:
 
 
 async def _budget(app: ChatApp, wish: str) -> None:
+    if wish and app.link.offer.is_remote:
+        app.hint("The budget of an engine elsewhere is set on its machine.")
+        return
     try:
         client = await app.link.client()
         app.notice(await client.change_budget(wish) if wish else app.board.memory_words)

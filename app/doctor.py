@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import dataclasses
 import json
 import os
@@ -13,16 +15,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from app import exits
-from app.privacy import hide, hide_in
+from app.privacy import HIDDEN, hide, hide_in
+from app.server import key_source, take_server
+from app.settings import read_settings
 from app.text import one_line
 from engine import __version__
 from engine.errors import S2Error
 from engine.machine.reading import Reading
-from engine.paths import EMBEDDED_MODEL, Paths
+from engine.paths import EMBEDDED_MODEL, Paths, settings_file
+from engine.remote.probe import connect
 from engine.size import size
+
+if TYPE_CHECKING:
+    from engine.remote.address import Address
 
 _TIMEOUT_S = 20.0
 
@@ -244,6 +253,28 @@ def _terminal() -> Finding:
     return Finding("terminal", values)
 
 
+def _server() -> Finding:
+    """Whether answers come from elsewhere. Its name and key are nobody's business."""
+    settings = read_settings(settings_file())
+    arguments = argparse.Namespace(model=None, server=None, key_file=None)
+    take_server(arguments, settings)
+    address = arguments.address
+    if address is None:
+        return Finding("server", "none, this machine answers")
+    value = {"": urlsplit(address.root).scheme, "key": key_source(address, arguments.key_file)}
+    try:
+        kind = asyncio.run(_kind(address, arguments.remote_model))
+    except S2Error as error:
+        words = error.line().replace(address.place, HIDDEN).replace(address.host, HIDDEN)
+        return Finding("server", value, one_line(words))
+    return Finding("server", {**value, "kind": kind})
+
+
+async def _kind(address: Address, model: str) -> str:
+    async with await connect(address, model or "any") as client:
+        return client.offer.kind
+
+
 _PROBES: tuple[tuple[str, Callable[[], Finding]], ...] = (
     ("program", _program),
     ("packages", _packages),
@@ -254,4 +285,5 @@ _PROBES: tuple[tuple[str, Callable[[], Finding]], ...] = (
     ("model", _model),
     ("paths", _paths),
     ("terminal", _terminal),
+    ("server", _server),
 )

@@ -111,6 +111,16 @@ FLAGS = (
     Flag(("--draft-experts",), "request", "draft_experts", int, "experts per token while drafting", "K"),
     Flag(("--draft-length",), "request", "draft_length", int, "longest draft in tokens"),
     Flag(("-sys", "--system"), "program", "system", text, "system prompt", "TEXT"),
+    Flag(
+        ("--server",),
+        "program",
+        "server",
+        text,
+        "answers come from this server, ours or any that speaks OpenAI's protocol, and -m names one of its "
+        "models; local for this machine",
+        "URL",
+    ),
+    Flag(("--key-file",), "program", "key_file", Path, "file that holds the key of --server", "FILE"),
 )
 
 

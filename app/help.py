@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -14,11 +14,24 @@ from textual.widgets import Static
 
 from app.deeds import DEEDS
 
-WELCOME = """\
+if TYPE_CHECKING:
+    from engine.remote.address import Address
+
+_WELCOME = """\
 **s2chat** chats with Mixture-of-Experts models on this machine. Nothing leaves it.
 
 Type a message and press Enter. F1 shows the keys.
 """
+_AWAY = """\
+**s2chat** sends what you write to `{place}`, which answers. Chats are kept here.
+
+Type a message and press Enter. F1 shows the keys.
+"""
+
+
+def welcome(server: Address | None) -> str:
+    return _WELCOME if server is None else _AWAY.format(place=server.place)
+
 
 # Texts of 32 cells at most fit beside the keys on a terminal of 60 columns.
 _WRITING = (
@@ -52,25 +65,42 @@ _TERMS = (
 
 
 class HelpScreen(ModalScreen[None]):
+    """`lack` says what is missing for a command; such rows are greyed."""
+
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,f1,q,enter,ctrl+c", "dismiss", "Close")]
+
+    def __init__(self, lack: Callable[[str], str]) -> None:
+        super().__init__()
+        self._lack = lack
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help") as box:
             box.border_title = "Keys"
             box.border_subtitle = "Esc closes"
-            yield Static(Content("\n\n").join(_table(rows) for rows in _tables()))
+            yield Static(Content("\n\n").join(_table(rows) for rows in _tables(self._lack)))
 
 
-def _tables() -> Iterator[tuple[tuple[str, str], ...]]:
-    keys = tuple((deed.shown, deed.words) for deed in DEEDS if deed.shown)
-    yield _WRITING + keys + _MOVING
-    yield _CHOOSING
+def _tables(lack: Callable[[str], str]) -> Iterator[tuple[tuple[str, str, str], ...]]:
+    keys = tuple((deed.shown, deed.words, lack(deed.name)) for deed in DEEDS if deed.shown)
+    yield _there(_WRITING) + keys + _there(_MOVING)
+    yield _there(_CHOOSING)
     yield tuple(
-        (f"/{deed.name} {deed.takes}", deed.words or deed.title.lower()) for deed in DEEDS if not deed.shown
+        (f"/{deed.name} {deed.takes}", deed.words or deed.title.lower(), lack(deed.name))
+        for deed in DEEDS
+        if not deed.shown
     )
-    yield _TERMS
+    yield _there(_TERMS)
 
 
-def _table(rows: tuple[tuple[str, str], ...]) -> Content:
-    lines = [Content.styled(f"{key:<17} ", "$text-primary") + Content(text) for key, text in rows]
-    return Content("\n").join(lines)
+def _there(rows: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((key, text, "") for key, text in rows)
+
+
+def _table(rows: tuple[tuple[str, str, str], ...]) -> Content:
+    return Content("\n").join(_line(*row) for row in rows)
+
+
+def _line(key: str, text: str, missing: str) -> Content:
+    if missing:
+        return Content.styled(f"{key:<17} – {missing}", "dim")
+    return Content.styled(f"{key:<17} ", "$text-primary") + Content(text)

@@ -21,6 +21,7 @@ ENDS = {
     "context": "■ the context is full: this answer ends here, F8 makes room, Ctrl+G goes on",
     "interrupted": "▲ interrupted: the program ended first, Ctrl+G goes on, Ctrl+R asks again",
     "crashed": "▲ interrupted: the engine stopped, Ctrl+G goes on, Ctrl+R asks again",
+    "broken": "▲ interrupted: the connection broke, Ctrl+R asks again",
     "error": "▲ no answer, Ctrl+R asks again",
 }
 

@@ -1,26 +1,19 @@
-"""Keeps the interface connected to an engine: starts it, loads the model, follows its state, restarts it."""
+"""Keeps the interface connected to an engine, wherever it is: follows its state, comes back to it."""
 
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from app.streams import closing
-from engine.client import EngineClient
-from engine.errors import Busy, EngineUnavailable, S2Error
-from engine.supervisor import Crash, Supervisor
+from engine.errors import EngineUnavailable, S2Error
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from app.options import Load
+    from engine.client import EngineClient
     from engine.messages import Snapshot
-    from engine.paths import Paths
-
-_RECONNECT_S = 0.5
-_SMALLEST_CONTEXT = 512
+    from engine.remote.offer import Offer
 
 
 class Listener(Protocol):
@@ -38,119 +31,132 @@ class Listener(Protocol):
         """It died twice: the next start asks for less, and so should the next request."""
 
 
+class Source(Protocol):
+    """Where engines come from. `opening`: what is said while one is opened.
+
+    `retry_s`: after a failure it is opened again so many seconds later, None for with the next request.
+    """
+
+    @property
+    def opening(self) -> str: ...
+
+    @property
+    def retry_s(self) -> float | None: ...
+
+    @property
+    def offer(self) -> Offer: ...
+
+    @property
+    def model(self) -> Path | str: ...
+
+    async def open(self) -> EngineClient:
+        """A client of an engine that answers. Raises S2Error."""
+
+    async def prepare(self, client: EngineClient, listener: Listener) -> None:
+        """What the engine needs before the first request."""
+
+    async def switch(self, client: EngineClient, model: Path | str) -> None: ...
+
+    async def ended(self, error: EngineUnavailable | None, last: Snapshot | None, listener: Listener) -> None:
+        """After a connection's end: returns when the next may be opened, raises S2Error to rest."""
+
+
 class EngineLink:
     """`run` is the connection's life; `client` is what a request waits for."""
 
-    def __init__(self, paths: Paths, load: Load, listener: Listener) -> None:
-        self._wishes = self._load = load
+    def __init__(self, source: Source, listener: Listener) -> None:
+        self._source = source
         self._listener = listener
-        self._supervisor = Supervisor(paths)
         self._client: asyncio.Future[EngineClient] = asyncio.get_running_loop().create_future()
         self._wanted = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine-start")
         self._last: Snapshot | None = None  # of the loaded model
+        self._retries = False  # what keeps it away may pass by itself
+        self._said = ""  # the problem that keeps it away; said once, and again to who asks
+        self.problem: S2Error | None = None  # what the listener was told last
         self.model_failed = False  # the engine is there, but has no model to answer with
 
     async def client(self) -> EngineClient:
-        """The connection, once the engine answers. Starts an engine that was left stopped."""
+        """The connection, once the engine answers. Opens one that was left."""
         if not self._wanted.is_set():
-            self._client = asyncio.get_running_loop().create_future()
-            self._wanted.set()
+            self._said = ""
+            self._want()
         return await asyncio.shield(self._client)
 
+    def again(self) -> None:
+        """Opens a connection now, if there is none."""
+        self._said = ""
+        if not self._wanted.is_set():
+            self._want()
+
+    def _want(self) -> None:
+        self._client = asyncio.get_running_loop().create_future()
+        self._wanted.set()
+
     @property
-    def model(self) -> Path:
+    def offer(self) -> Offer:
+        """What the engine can do."""
+        return self._source.offer
+
+    @property
+    def model(self) -> Path | str:
         """The model that answers, or will."""
-        return self._load.model
+        return self._source.model
 
     @property
     def memory_bytes(self) -> int:
         """What the engine takes now."""
         return self._last.rss_bytes if self._last is not None else 0
 
-    async def switch(self, model: Path) -> None:
-        """Loads another model, with the wishes of the first. Raises the S2Error the engine refuses with."""
-        load = replace(self._wishes, model=model)
-        await self._load_into(await self.client(), load)
-        self._load = load
+    async def switch(self, model: Path | str) -> None:
+        """Goes on with another model. Raises the S2Error that says why not."""
+        await self._source.switch(await self.client(), model)
 
     async def run(self) -> None:
         self._wanted.set()
         while True:
-            await self._wanted.wait()
+            await self._until_wanted()
             try:
                 await self._live_once()
             except S2Error as error:
                 self._rest(error)
 
+    async def _until_wanted(self) -> None:
+        try:
+            await asyncio.wait_for(self._wanted.wait(), self._source.retry_s if self._retries else None)
+        except (TimeoutError, asyncio.TimeoutError):
+            self._want()
+
     def _rest(self, error: S2Error) -> None:
-        """Stays away from the engine until the next request."""
+        """Stays away from the engine until the next request, or for a while."""
         self._wanted.clear()
+        self._retries = isinstance(error, EngineUnavailable)
+        self.problem = error
         if not self._client.done():
             self._client.set_exception(error)
             self._client.exception()  # nobody may be waiting, which is fine
-        self._listener.engine_problem(error)
+        if error.line() != self._said:
+            self._said = error.line()
+            self._listener.engine_problem(error)
 
     async def _live_once(self) -> None:
-        """One engine from its start to its end."""
-        self._listener.engine_waiting("starting the engine")
-        loop = asyncio.get_running_loop()
-        handle = await loop.run_in_executor(self._thread, self._supervisor.start)
-        async with EngineClient(handle.socket) as client:
+        """One connection from its start to its end."""
+        if not self._said:
+            self._listener.engine_waiting(self._source.opening)
+        ended: EngineUnavailable | None = None
+        async with await self._source.open() as client:
             try:
-                await self._ask_for_model(client)
+                await self._source.prepare(client, self._listener)
                 if not self._client.done():
                     self._client.set_result(client)
                 async with closing(client.telemetry()) as snapshots:
                     async for snapshot in snapshots:
+                        self._said = ""
                         self.model_failed = snapshot.state == "error"
                         self._last = snapshot if snapshot.model else self._last
                         self._listener.engine_state(snapshot)
-            except EngineUnavailable:
-                pass
+            except EngineUnavailable as error:
+                ended = error
             finally:
                 if self._client.done():
-                    self._client = loop.create_future()
-        crash = await loop.run_in_executor(self._thread, self._supervisor.crashed)
-        if crash is None:
-            await asyncio.sleep(_RECONNECT_S)
-        else:
-            await self._after(crash)
-
-    async def _ask_for_model(self, client: EngineClient) -> None:
-        try:
-            await self._load_into(client, self._load)
-        except Busy as error:
-            hint = "this chat goes on with the model that is loaded"
-            self._listener.engine_problem(Busy(error.message, hint=hint))
-
-    @staticmethod
-    async def _load_into(client: EngineClient, load: Load) -> None:
-        await client.load(
-            load.model,
-            n_ctx=load.n_ctx,
-            n_threads=load.n_threads,
-            cache_type=load.cache_type,
-            budget=load.budget,
-        )
-
-    async def _after(self, crash: Crash) -> None:
-        if crash.death.expected:
-            raise EngineUnavailable(crash.death.cause, hint="it starts again with your next message")
-        if crash.retry_after_s is None:
-            raise crash.error
-        self._listener.engine_problem(crash.error)
-        if crash.careful:
-            self._load = careful(self._load, self._last)
-            self._listener.engine_careful()
-        self._listener.engine_waiting(f"starting the engine again in {crash.retry_after_s:.0f} s")
-        await asyncio.sleep(crash.retry_after_s)
-
-
-def careful(load: Load, last: Snapshot | None) -> Load:
-    """What to load after crashes: half the context that was there, and a quarter less for experts."""
-    n_ctx = last.model.n_ctx if last and last.model else load.n_ctx or 0
-    budget = load.budget
-    if last and last.budget_bytes and last.slot_bytes:
-        budget = last.budget_bytes - last.slot_bytes // 4
-    return replace(load, n_ctx=max(_SMALLEST_CONTEXT, n_ctx // 2), budget=budget)
+                    self._client = asyncio.get_running_loop().create_future()
+        await self._source.ended(ended, self._last, self._listener)

@@ -50,7 +50,7 @@ class Meter:
             entries.append(Entry("user", draft, "done", files=tuple(app.attachments.files)))
         messages = told(entries, app.system)
         self.forget()
-        if messages and app.board.is_ready:
+        if messages and app.board.is_ready and app.link.offer.is_ours:
             try:
                 self.tokens = await (await app.link.client()).count(messages)
             except ContextFull as error:

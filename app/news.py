@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.text import one_line
+from engine.errors import Unauthorized
 
 if TYPE_CHECKING:
     from app.chat import ChatApp
@@ -22,7 +23,13 @@ class News:
     def engine_state(self, snapshot: Snapshot) -> None:
         app = self._app
         app.board.snapshot = snapshot
-        for text in (*snapshot.notices, *([snapshot.error] if snapshot.error else [])):
+        app.board.place = app.link.offer.place
+        if not app.link.offer.is_ours:
+            app.mode = ""
+        said = [snapshot.error] if snapshot.error else []
+        if missing := [name for name in app.options.request if not app.link.offer.takes(name)]:
+            said.append(f"{app.link.offer.place} does not take {', '.join(missing)}")
+        for text in (*snapshot.notices, *said):
             if text not in self._known:
                 self._known.add(text)
                 app.notice(text)
@@ -38,6 +45,8 @@ class News:
         self._app.notice(_readable(error))
         self._app.board.lost(one_line(error.message.partition("\n")[0]), problem=True)
         self._app.refresh_status()
+        if isinstance(error, Unauthorized):
+            self._app.call_later(self._app.picking.ask_key, error.message)
 
     def engine_careful(self) -> None:
         self._app.notice("the engine starts again with less memory, a smaller context and plain decode")

@@ -28,6 +28,8 @@ def open_chat(arguments: argparse.Namespace, settings: Settings) -> int:
         request=request,
         system=arguments.system or "",
         settings=settings,
+        server=arguments.address,
+        model=arguments.remote_model,
     )
     app = ChatApp(Paths.default(), options)
     try:

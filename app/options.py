@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.settings import Settings
+from engine.remote.address import Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +24,16 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
     """`request` holds fields that go into every request as they are, the settings screen changes them; ""
-    leaves the mode to the engine."""
+    leaves the mode to the engine.
+
+    `server` None: an engine on this machine, with `load`. Else `model` is the one to ask for there, "" for
+    its first.
+    """
 
     load: Load
     mode: str = ""
     request: dict[str, Any] = field(default_factory=dict)
     system: str = ""
     settings: Settings = field(default_factory=Settings)
+    server: Address | None = None
+    model: str = ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 HIDDEN = "(hidden)"
+_SECRETS = ("OPENAI_API_KEY", "S2CHAT_SERVER")
 # Names that many machines share give nobody away, and stand in paths and words of their own.
 _COMMON = {"root", "user", "ubuntu", "nvidia", "jetson", "admin", "localhost", "linux", "debian", "home"}
 _SERIAL = re.compile(r"(?im)^(.*serial[^:=\n]*[:=]\s*)(\S.*)$")
@@ -19,7 +20,10 @@ _IPV4 = re.compile(r"\b(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?:25[0-5]|2[0-4]\d|1?\d
 
 
 def hide(text: str) -> str:
-    """`text` without what is private; the home folder becomes ~."""
+    """`text` without what is private: keys, names, numbers, addresses. The home folder becomes ~."""
+    for name in _SECRETS:
+        if len(value := os.environ.get(name, "").strip()) > 2:
+            text = text.replace(value, HIDDEN)
     home = str(Path.home())
     if len(home) > 1:
         text = re.sub(rf"{re.escape(home)}(?=[/\s\"',:;]|$)", "~", text)

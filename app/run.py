@@ -5,28 +5,32 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import getpass
 import json
 import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app import exits
 from app.flags import fields_for, model_of
 from app.streams import closing
-from app.text import Cleaner
+from app.text import Cleaner, clean
 from engine.client import EngineClient
-from engine.errors import Busy, EngineUnavailable, ModelError, S2Error
+from engine.errors import Busy, EngineUnavailable, ModelError, S2Error, Unauthorized
 from engine.events import OPENAI_FINISH, Timings
 from engine.launcher import ensure_engine
 from engine.paths import Paths
+from engine.remote.address import check_key
+from engine.remote.probe import connect
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from engine.messages import ChatChunk
+    from engine.remote.address import Address
+    from engine.remote.offer import Offer
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,11 +41,34 @@ def run(arguments: argparse.Namespace) -> int:
         return exits.USAGE
     out = _Output(as_json=arguments.json)
     try:
-        handle = ensure_engine(Paths.default())
-        return asyncio.run(_OneShot(arguments, prompt, out).run(handle.socket))
+        # Not in the event loop, where Ctrl+C would wait for it.
+        place = arguments.address or ensure_engine(Paths.default()).socket
+        return _run_at(place, arguments, prompt, out)
     except S2Error as error:
         out.end_line()
         return exits.complain(error)
+
+
+def _run_at(place: Address | Path, arguments: argparse.Namespace, prompt: str, out: _Output) -> int:
+    """A key that is missing is asked for once, where somebody can type it."""
+    try:
+        return asyncio.run(_OneShot(arguments, prompt, out).run(place))
+    except Unauthorized as error:
+        if isinstance(place, Path) or place.key or not _is_typing():
+            raise
+        print(f"s2chat: {clean(error.message)}", file=sys.stderr)
+        key = check_key(getpass.getpass("key: ", sys.stderr))
+        if not key:
+            raise
+    return asyncio.run(_OneShot(arguments, prompt, out).run(replace(place, key=key)))
+
+
+def _is_typing() -> bool:
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+async def _client(place: Address | Path, model: str) -> EngineClient:
+    return EngineClient(place) if isinstance(place, Path) else await connect(place, model)
 
 
 def _prompt(given: str | None) -> str:
@@ -100,20 +127,29 @@ class _OneShot:
     mode: str = ""
     memory: dict[str, int] | None = None
 
-    async def run(self, socket: Path) -> int:
-        async with EngineClient(socket) as client:
+    async def run(self, place: Address | Path) -> int:
+        async with await _client(place, self.arguments.remote_model) as client:
+            self._warn(client.offer)
             task = asyncio.create_task(self._answer(client))
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, client, task)
             try:
                 await task
             except asyncio.CancelledError:
                 self.finish = "cancel"
-            if self.arguments.json:
+            if self.arguments.json and client.offer.is_ours:
                 self.memory = await _memory(client)
         if self.arguments.json:
             self.out.json(self._result())
         self.out.end_line()
         return exits.CANCELLED if self.cancelled else exits.OK
+
+    def _warn(self, offer: Offer) -> None:
+        """Of what was asked for and the server does not know."""
+        fields = [*fields_for("request", self.arguments), *(["stop"] if self.arguments.stop else [])]
+        if missing := [name for name in fields if not offer.takes(name)]:
+            print(f"s2chat: {offer.place} does not take {', '.join(missing)}", file=sys.stderr)
+        if offer.is_remote and (load := fields_for("load", self.arguments)):
+            print(f"s2chat: {', '.join(load)} is for an engine of this machine", file=sys.stderr)
 
     def _interrupt(self, client: EngineClient, task: asyncio.Task[None]) -> None:
         """The first Ctrl+C ends the engine's work, the second does not wait for it."""
@@ -135,7 +171,7 @@ class _OneShot:
         try:
             await self._stream(client)
         except EngineUnavailable as error:
-            if self.text:
+            if self.text or client.offer.is_remote:
                 raise
             raise await _load_error(client) or error from None
 
@@ -152,6 +188,8 @@ class _OneShot:
             await waiting.end()
 
     async def _load(self, client: EngineClient) -> None:
+        if client.offer.is_remote:
+            return  # its model is its own affair
         try:
             await client.load(model_of(self.arguments), **fields_for("load", self.arguments))
         except Busy as error:

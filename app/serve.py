@@ -16,6 +16,7 @@ The endpoint speaks OpenAI's protocol (chat and text completions, models, tools,
 with llama.cpp's timings, /tokenize and /metrics; /openapi.json describes it. It is always on the Unix socket,
 for this user alone. With --port it is on 127.0.0.1 too: programs there show the token of the token file as
 their API key, web pages are refused unless --origin names them. Ctrl+C ends it.
+From another machine: ssh -L to the port, and `s2chat --server http://127.0.0.1:PORT --key-file FILE` there.
 """
 
 

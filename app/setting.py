@@ -10,6 +10,7 @@ from typing import Any
 from engine.budget import parse_budget
 from engine.errors import BadRequest
 from engine.plan import CONTEXT_MAX, CONTEXT_MIN
+from engine.remote.address import parse_address
 from engine.request import CACHE_TYPES, MODES, Sampling
 
 
@@ -121,6 +122,10 @@ def _folders(value: Any) -> tuple[Path, ...] | None:
     return tuple(place for item in value if (place := _place(item))) or None
 
 
+def _server(value: Any) -> str | None:
+    return parse_address(_text_value(value)).root if value else None
+
+
 THEMES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
 _NOW, _NEXT, _START = "at once", "from the next answer", "from the next start"
 
@@ -226,4 +231,28 @@ SETTINGS = (
     ),
     Setting("models.folders", "", _folders, "[]", "more folders to look for models in", _NOW),
     Setting("models.downloads", "", _place, '""', 'the folder for downloads; "" for the usual one', _NOW),
+    Setting(
+        "server.url",
+        "",
+        _server,
+        '""',
+        'a server elsewhere that answers, as "https://host.example/v1"; "" for this machine',
+        _START,
+    ),
+    Setting(
+        "server.key_file",
+        "",
+        _place,
+        '""',
+        'the file that holds its key; "" for OPENAI_API_KEY, or none',
+        _START,
+    ),
+    Setting(
+        "server.model",
+        "",
+        lambda value: _text_value(value) or None,
+        '""',
+        'which of its models; "" for its first',
+        _START,
+    ),
 )

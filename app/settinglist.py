@@ -71,13 +71,14 @@ class SettingScreen(ModalScreen[None]):
 
     def _line(self, setting: Setting, width: int) -> Content:
         value = self._adjusting.settings.get(setting.key)
+        off = "dim" if self._adjusting.lack(setting) else ""
         indent = "  " if setting.section else ""
         name = Content(f"{indent}{setting.name:<{_NAME}}")
         if value is None:
-            return name + Content.styled(
+            return name.stylize(off) + Content.styled(
                 one_line(f"{_plain(setting.example)} (default)", width - _NAME - 2), "dim"
             )
-        return name + Content.styled(one_line(words_of(value), width - _NAME - 2), "bold")
+        return (name + Content.styled(one_line(words_of(value), width - _NAME - 2), "bold")).stylize(off)
 
     def _explain(self) -> None:
         setting, path = self._chosen, self._adjusting.settings.path
@@ -85,7 +86,8 @@ class SettingScreen(ModalScreen[None]):
         if self._said:
             words = Content.styled(one_line(self._said, 300), "$text-warning")
         elif setting is not None:
-            words = Content(f"{setting.help[0].upper()}{setting.help[1:]}. Counts {setting.when}.")
+            when = self._adjusting.lack(setting) or f"counts {setting.when}"
+            words = Content(f"{setting.help[0].upper()}{setting.help[1:]}. {when[0].upper()}{when[1:]}.")
         place = one_line(str(path or "there is no place to keep settings"), 300)
         self.query_one(Static).update(words + Content(f"\n{place}"))
 

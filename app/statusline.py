@@ -27,7 +27,8 @@ _HINT_S = 3.0
 class Status:
     """`kind` is a key of GLYPHS, `words` say it; numbers are of the running answer or the last one.
 
-    `memory` is said where there is a budget. `has_store`: experts are read as they are needed.
+    `memory` is said where there is a budget. `has_store`: experts are read as they are needed. `place`:
+    where the engine is, "" for this machine.
     """
 
     kind: str = "waiting"
@@ -39,6 +40,7 @@ class Status:
     context_size: int = 0
     memory: str = ""
     has_store: bool = False
+    place: str = ""
 
 
 class StatusLine(Static):
@@ -103,6 +105,8 @@ def _parts(status: Status) -> list[tuple[int, str]]:
     """What to show in this order, each with its rank: the highest rank is dropped first."""
     timings = status.timings
     parts = [(0, one_line(status.words, 70)), (9, status.model), (1, str(status.mode or ""))]
+    if status.place:
+        parts.insert(1, (3, f"at {status.place}"))
     if timings and timings.predicted_n:
         parts += [
             (2, speed(timings.predicted_per_second)),

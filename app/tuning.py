@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from app.choice import Choice, ChoiceScreen, LineScreen
-from app.sampling import SETTINGS, parse, setting, show
+from app.lacking import lack_of_field
+from app.sampling import SETTINGS, Setting, parse, setting, show
 from app.text import one_line
 from engine.errors import BadRequest
 
@@ -122,8 +123,14 @@ class Tuning:
             if name is not None:
                 await self._ask_value(name)
 
-        choices = [Choice(row.name, f"{row.name:<18}{self._now(row.name):<5}", row.words) for row in SETTINGS]
-        await self._app.push_screen(ChoiceScreen("Sampling, from the next answer", choices), chosen)
+        await self._app.push_screen(
+            ChoiceScreen("Sampling, from the next answer", [self._choice(row) for row in SETTINGS]), chosen
+        )
+
+    def _choice(self, row: Setting) -> Choice:
+        reason = lack_of_field(self._app.link.offer, row.name)
+        title = f"{row.name:<18}{'' if reason else self._now(row.name):<5}"
+        return Choice(row.name, title, reason or row.words, off=bool(reason))
 
     async def _ask_value(self, name: str) -> None:
         row = setting(name)
@@ -147,6 +154,8 @@ class Tuning:
             values.pop(row.name, None)
         else:
             value = parse(row, word)
+            if reason := lack_of_field(app.link.offer, row.name):
+                raise BadRequest(f"{row.name}: {reason}")
             if row.name == "thinking" and not app.board.can_switch_thoughts:
                 raise BadRequest("the model's chat template has no switch for thinking")
             values[row.name] = value
@@ -160,4 +169,5 @@ class Tuning:
 
     def _now(self, name: str) -> str:
         given = self._given(name)
-        return show(given if given is not None else setting(name).default)
+        ours = self._app.link.offer.is_ours  # what others do without being told is theirs
+        return show(given if given is not None else setting(name).default if ours else None)

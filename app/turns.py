@@ -155,6 +155,9 @@ class Turns:
             await self.version(-1 if what == "earlier" else 1, entry)
         else:
             self.choose(None)
+            if what == "on" and (missing := app.lack("continue")):
+                app.hint(app.not_here(missing))
+                return
             work = {"edit": self.edit, "again": self.again, "on": self.go_on}[what](entry)
             if work is not None:
                 await work

@@ -1,17 +1,13 @@
-"""The engine as other programs use it: asynchronous calls and event streams over its Unix socket."""
+"""The engine as other programs use it: asynchronous calls and event streams, over whichever transport."""
 
 from __future__ import annotations
 
-import json
 import uuid
-from typing import TYPE_CHECKING, Any, NoReturn
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import httpx
-
-from engine.client_errors import error_from_json, error_from_reply
-from engine.errors import BadRequest, EngineUnavailable
 from engine.messages import (
-    CLIENT_HEADER,
     READ_TIMEOUT_S,
     ChatChunk,
     Handshake,
@@ -20,38 +16,37 @@ from engine.messages import (
     Snapshot,
     settings_from_json,
 )
+from engine.remote.offer import LOCAL, Offer
+from engine.transport import Patience, SocketTransport, Transport, plain_line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from types import TracebackType
+
+T = TypeVar("T")
 
 
 #: Streams carry all that the engine has to say about a request.
 _EVERYTHING = {"stream": True, "return_progress": True, "return_tokens": True, "timings_per_token": True}
 
+#: Over a network: a person waits for it, and to leave the stream ends the request as well.
+_CANCEL_S = 2.0
+
 
 class EngineClient:
-    """One user of the engine. The engine stays while a `telemetry` stream or a `chat` is open.
+    """One user of an engine, here or elsewhere. It stays while a `telemetry` stream or a `chat` is open.
 
     Every call raises the `S2Error` the engine answered with, and `EngineUnavailable` when the engine
     cannot be reached, closes the connection early, or gives no sign of life for 15 s.
     """
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, place: Path | Transport, offer: Offer = LOCAL) -> None:
         self.client_id = uuid.uuid4().hex
-        self._http = httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(
-                uds=str(socket),
-                verify=False,
-                # A local connection costs nothing, and one that is kept may be closed under a request.
-                limits=httpx.Limits(max_keepalive_connections=0),
-            ),
-            base_url="http://engine",
-            headers={CLIENT_HEADER: self.client_id},
-            timeout=httpx.Timeout(READ_TIMEOUT_S, pool=None),
-            trust_env=False,
-        )
+        self.offer = offer
+        self._cancel_s = _CANCEL_S if offer.is_remote else READ_TIMEOUT_S
+        self._transport = SocketTransport(place) if isinstance(place, Path) else place
+        if offer.is_ours:
+            self._transport.introduce(self.client_id)
 
     async def __aenter__(self) -> EngineClient:
         return self
@@ -62,10 +57,10 @@ class EngineClient:
         await self.close()
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._transport.close()
 
     async def handshake(self) -> Handshake:
-        return Handshake.from_json(await self._call("GET", "/handshake"))
+        return self._understood(Handshake.from_json, await self._call("GET", "/handshake"))
 
     async def load(
         self,
@@ -95,7 +90,7 @@ class EngineClient:
         body = {name: value for name, value in wishes.items() if value is not None}
         await self._call("POST", "/load", {"model": str(model.expanduser().absolute()), **body})
 
-    async def chat(
+    def chat(
         self,
         messages: Sequence[Mapping[str, str]],
         *,
@@ -109,16 +104,14 @@ class EngineClient:
         the stream ends by itself with `finish == "cancel"`.
         """
         body = {**(options or {}), **_EVERYTHING, "messages": list(messages), "request_id": request_id}
-        async for data in self._events("POST", "/v1/chat/completions", body):
-            yield ChatChunk.from_json(data)
+        return self._events("POST", "/v1/chat/completions", ChatChunk.from_json, body)
 
-    async def complete(
+    def complete(
         self, prompt: str, *, options: Mapping[str, Any] | None = None, request_id: str | None = None
     ) -> AsyncGenerator[ChatChunk, None]:
         """Like `chat`, for a raw prompt that is continued as it is."""
         body = {**(options or {}), **_EVERYTHING, "prompt": prompt, "request_id": request_id}
-        async for data in self._events("POST", "/v1/completions", body):
-            yield ChatChunk.from_json(data)
+        return self._events("POST", "/v1/completions", ChatChunk.from_json, body)
 
     async def count(self, messages: Sequence[Mapping[str, str]]) -> int:
         """Tokens of the prompt that asks for the next answer in `messages`, exactly.
@@ -126,90 +119,70 @@ class EngineClient:
         Raises ContextFull when it is clear without counting that they do not fit.
         """
         answer = await self._call("POST", "/count", {"messages": list(messages)})
-        return int(answer["tokens"])
+        return self._understood(lambda data: int(data["tokens"]), answer)
 
     async def count_text(self, text: str) -> int:
         """Tokens of `text` alone. Raises like `count`."""
         answer = await self._call("POST", "/count", {"prompt": text})
-        return int(answer["tokens"])
+        return self._understood(lambda data: int(data["tokens"]), answer)
 
     async def cancel(self, request_id: str) -> bool:
         """Stops that request, also while it waits in the queue. False when it is unknown or over."""
-        answer = await self._call("POST", "/cancel", {"request_id": request_id})
-        return bool(answer["cancelled"])
+        answer = await self._call("POST", "/cancel", {"request_id": request_id}, timeout_s=self._cancel_s)
+        return bool(answer.get("cancelled"))
 
     async def settings(self, **changes: str | int) -> Settings:
         """The defaults of later requests, after `changes` to some of them."""
         answer = await self._call("POST" if changes else "GET", "/settings", changes or None)
-        return settings_from_json(answer)
+        return self._understood(settings_from_json, answer)
 
     async def change_budget(self, budget: int | str) -> str:
         """Another budget for the engine from now on, written as in `load`; what it means, in words."""
         answer = await self._call("POST", "/budget", {"budget": budget})
-        return str(answer["notice"])
+        return str(answer.get("notice", ""))
 
-    async def telemetry(self) -> AsyncGenerator[Snapshot, None]:
+    def telemetry(self) -> AsyncGenerator[Snapshot, None]:
         """The engine's state now and after each change, at most four times a second, until it leaves."""
-        async for data in self._events("GET", "/telemetry"):
-            yield Snapshot.from_json(data)
+        return self._events("GET", "/telemetry", Snapshot.from_json)
 
-    async def listen(self, port: int = 0, origins: Sequence[str] = ()) -> AsyncGenerator[Listening, None]:
+    def listen(self, port: int = 0, origins: Sequence[str] = ()) -> AsyncGenerator[Listening, None]:
         """Opens a TCP port on loopback, 0 for any, until the iteration is left; the one item says which.
 
         Web pages of `origins` may use it too. Raises Busy where the port is taken.
         """
-        async for data in self._events("POST", "/listen", {"port": port, "origins": list(origins)}):
-            yield Listening(**data)
+        body = {"port": port, "origins": list(origins)}
+        return self._events("POST", "/listen", lambda data: Listening(**data), body)
 
     async def shutdown(self) -> None:
         """Asks the engine to leave, whoever else uses it."""
         await self._call("POST", "/shutdown")
 
-    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        try:
-            reply = await self._http.request(method, path, content=_encoded(body))
-        except httpx.TransportError as error:
-            _unreachable(error)
-        if reply.is_error:
-            raise error_from_reply(reply.content)
-        answer: dict[str, Any] = reply.json()
-        return answer
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float = READ_TIMEOUT_S,
+    ) -> dict[str, Any]:
+        return await self._transport.call(method, path, body, timeout_s=timeout_s)
 
     async def _events(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """The data of each server-sent event; comments are skipped, an `error` object is raised."""
-        ended = False
+        self,
+        method: str,
+        path: str,
+        read: Callable[[dict[str, Any]], T],
+        body: Mapping[str, Any] | None = None,
+        patience: Patience | None = None,
+    ) -> AsyncGenerator[T, None]:
+        """What `read` makes of each event."""
+        async with aclosing(self._transport.events(method, path, body, patience)) as events:
+            async for data in events:
+                yield self._understood(read, data)
+
+    def _understood(self, read: Callable[[dict[str, Any]], T], data: dict[str, Any]) -> T:
+        """What `read` makes of `data`, which may come from anywhere."""
         try:
-            async with self._http.stream(method, path, content=_encoded(body)) as reply:
-                if reply.is_error:
-                    raise error_from_reply(await reply.aread())
-                async for line in reply.aiter_lines():
-                    if not line.startswith("data:"):
-                        continue
-                    if line == "data: [DONE]":
-                        ended = True
-                        continue
-                    data: dict[str, Any] = json.loads(line[5:])
-                    if "error" in data and "state" not in data:
-                        raise error_from_json(data)
-                    yield data
-        except httpx.TransportError as error:
-            _unreachable(error)
-        if not ended:
-            raise EngineUnavailable("the engine closed the connection")
-
-
-def _encoded(body: Mapping[str, Any] | None) -> bytes | None:
-    try:
-        return None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    except ValueError as error:  # NaN, or half a surrogate pair
-        raise BadRequest(f"the request cannot be written as JSON: {error}") from None
-
-
-def _unreachable(error: httpx.TransportError) -> NoReturn:
-    if isinstance(error, httpx.ConnectError):
-        raise EngineUnavailable("no engine is running") from error
-    if isinstance(error, httpx.TimeoutException):
-        raise EngineUnavailable(f"the engine gave no sign of life for {READ_TIMEOUT_S:g} s") from error
-    raise EngineUnavailable("the engine closed the connection") from error
+            return read(data)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise self._transport.odd(plain_line(repr(error), 80)) from None

@@ -15,6 +15,8 @@ _KINDS: dict[str, type[errors.S2Error]] = {
         errors.NativeError,
         errors.BadRequest,
         errors.ContextFull,
+        errors.Forbidden,
+        errors.Unauthorized,
         errors.Busy,
         errors.EngineUnavailable,
         errors.Cancelled,

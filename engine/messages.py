@@ -142,14 +142,14 @@ class Snapshot:
     def from_json(cls, body: Mapping[str, Any]) -> Snapshot:
         return cls(
             instance=str(body["instance"]),
-            state=body["state"],
+            state=cast("State", str(body["state"])),
             progress=float(body["progress"]),
-            error=body.get("error"),
+            error=None if body.get("error") is None else str(body["error"]),
             model=_record(ModelCard, body.get("model")),
             plan=_record(PlanCard, body.get("plan")),
             settings=cast("Settings", _record(Settings, body["settings"])),
             modes=tuple(ModeCard(**_known(ModeCard, mode)) for mode in body.get("modes", ())),
-            notices=tuple(body.get("notices", ())),
+            notices=tuple(map(str, body.get("notices", ()))),
             running=int(body["running"]),
             queued=int(body["queued"]),
             clients=int(body["clients"]),
@@ -194,15 +194,22 @@ class ChatChunk:
         end = body.get("s2") or {}
         delta = choice.get("delta") or {}
         return cls(
-            text=delta.get("content") or choice.get("text") or "",
-            reasoning=delta.get("reasoning_content") or "",
+            text=whole_text(delta.get("content") or choice.get("text")),
+            reasoning=whole_text(delta.get("reasoning_content")),
             tokens=tuple(body.get("tokens") or ()),
-            progress=_record(Progress, body.get("prompt_progress")),
+            progress=progress_from_json(body.get("prompt_progress")),
             timings=timings_from_json(body.get("timings")),
             finish=end.get("finish"),
             mode=end.get("mode"),
             ahead=end.get("ahead"),
         )
+
+
+def whole_text(value: object) -> str:
+    """`value` if it is text, without halves of surrogate pairs: JSON can spell them, no file can."""
+    if not isinstance(value, str):
+        return ""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def timings_from_json(body: Mapping[str, Any] | None) -> Timings | None:
@@ -211,13 +218,35 @@ def timings_from_json(body: Mapping[str, Any] | None) -> Timings | None:
     return Timings(**{**_known(Timings, body), "store": _record(StoreFigures, body.get("store"))})
 
 
+def progress_from_json(body: Mapping[str, Any] | None) -> Progress | None:
+    progress: Progress | None = _record(Progress, body)
+    return progress
+
+
 def settings_from_json(body: Mapping[str, Any]) -> Settings:
     return Settings(**_known(Settings, body))
 
 
+#: What a field of a record may be, by its annotation. The engine may be somebody else's.
+_TYPES: dict[Any, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "float | None": (int, float, type(None)),
+}
+_LARGEST = 1e15  # of any number: bytes of a machine, milliseconds of an answer
+
+
 def _known(cls: Any, body: Mapping[str, Any]) -> dict[str, Any]:
-    names = {item.name for item in fields(cls)}
-    return {name: value for name, value in body.items() if name in names}
+    """The fields of record `cls` in `body`. Raises TypeError for one that cannot be."""
+    types = {item.name: _TYPES.get(item.type, (object,)) for item in fields(cls)}
+    known = {name: value for name, value in body.items() if name in types}
+    for name, value in known.items():
+        wild = isinstance(value, (int, float)) and not -_LARGEST < value < _LARGEST
+        if wild or not isinstance(value, types[name]):
+            raise TypeError(f"{name} is not what it should be")
+    return known
 
 
 def _record(cls: Any, body: Mapping[str, Any] | None) -> Any:

@@ -50,11 +50,10 @@ def create_app(state: EngineState, token_file: Path | None = None) -> Starlette:
     return _app(
         [
             *_public(calls),
-            Route("/handshake", calls.handshake),
+            *_looks(calls),
             Route("/load", calls.load, methods=["POST"]),
             Route("/settings", calls.settings, methods=["GET", "POST"]),
             Route("/budget", calls.budget, methods=["GET", "POST"]),
-            Route("/telemetry", calls.telemetry),
             Route("/listen", calls.listen, methods=["POST"]),
             Route("/shutdown", calls.shutdown, methods=["POST"]),
         ]
@@ -75,6 +74,11 @@ def _public(calls: Calls) -> list[Route]:
         Route("/detokenize", calls.detokenize, methods=["POST"]),
         Route("/cancel", calls.cancel, methods=["POST"]),
     ]
+
+
+def _looks(calls: Calls) -> list[Route]:
+    """What our own interface asks for besides, from elsewhere too: it shows the engine and rules nothing."""
+    return [Route("/handshake", calls.handshake), Route("/telemetry", calls.telemetry)]
 
 
 def _app(routes: list[Route]) -> Starlette:
@@ -141,7 +145,7 @@ class Calls:
     async def listen(self, request: Request) -> Response:
         if self._token_file is None:
             raise BadRequest("this engine opens no ports")
-        app = _app(_public(self))
+        app = _app([*_public(self), *_looks(self)])
         return ListenResponse(
             self._state, app, self._token_file, await read_object(request), _client(request)
         )

@@ -142,6 +142,7 @@ def test_a_change_keeps_all_else(file: Path) -> None:
 def test_every_setting_can_be_set_in_the_file_that_is_made(tmp_path: Path) -> None:
     settings = read_settings(tmp_path / "deep" / "settings.toml")
     words = {"theme": "light", "mode": "ar", "engine.budget": "25%", "engine.context": "4096"}
+    words |= {"server.url": "https://host.example/v1", "server.key_file": "~/key"}
     words |= {"engine.cache_type": "q8_0", "models.start": "/m.gguf", "models.folders": "/a, /b"}
     for setting in SETTINGS:
         value = parse_words(

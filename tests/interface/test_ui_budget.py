@@ -12,7 +12,7 @@ from test_ui_chat import LONG, answered, ask, is_ready
 from app.board import Board
 from app.deeds import typed
 from app.labels import ModeLabel
-from app.link import careful
+from app.local import careful
 from app.options import Load
 from app.statusline import Status, _fit
 from engine.client import EngineClient

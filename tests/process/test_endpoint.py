@@ -132,8 +132,11 @@ def test_web_pages_are_refused_but_for_those_named(port: tuple[int, str]) -> Non
 
 def test_what_rules_the_engine_is_not_on_the_port(port: tuple[int, str]) -> None:
     number, token = port
-    for path in ("/shutdown", "/load", "/listen", "/budget", "/settings", "/telemetry", "/handshake"):
+    for path in ("/shutdown", "/load", "/listen", "/budget", "/settings"):
         assert get(number, path, "POST", authorization=f"Bearer {token}")[0] == 404
+    for path in ("/telemetry", "/handshake"):  # to look at
+        assert get(number, path)[0] == 401
+        assert get(number, path, "POST", authorization=f"Bearer {token}")[0] == 405
 
 
 def test_the_token_file_is_for_this_user_alone_and_the_port_goes_with_who_opened_it(toy: Handle) -> None:
