@@ -91,7 +91,8 @@ class Tensor:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where in a file things are: of each key the type of its value and where the value stands, and every
-    tensor; their descriptions stand from `tensors_at` to `tensors_end`, their data begin at `data_at`."""
+    tensor; their descriptions stand from `tensors_at` to `tensors_end`, their data begin at `data_at`. The file
+    has `file_bytes`."""
 
     values: dict[str, Value]
     places: dict[str, tuple[int, int]]
@@ -100,6 +101,7 @@ class Layout:
     tensors_at: int
     tensors_end: int
     data_at: int
+    file_bytes: int
 
 
 def read_layout(path: Path) -> Layout:
@@ -150,12 +152,13 @@ class _Header:
         align = values.get("general.alignment")
         align = align if isinstance(align, int) and align > 0 else _ALIGNMENT
         data_at = -(-self._at // align) * align
-        return self._checked(Layout(values, places, tensors, align, tensors_at, self._at, data_at))
+        layout = Layout(values, places, tensors, align, tensors_at, self._at, data_at, self._size)
+        return self._checked(layout)
 
     def _checked(self, layout: Layout) -> Layout:
         """The layout, if the data of every tensor lies inside the file."""
         end = max((tensor.offset + tensor.size for tensor in layout.tensors), default=0)
-        missing = layout.data_at + end - self._size if layout.tensors else 0
+        missing = layout.data_at + end - layout.file_bytes if layout.tensors else 0
         if missing > 0:
             raise ModelError(
                 f"{self._path}: {missing:,} bytes are missing at its end", hint="fetch it again, to the end"
