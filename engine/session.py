@@ -108,6 +108,9 @@ class Session:
             model, context = _open(bindings, info, plan, on_progress, cancel)
             return cls(info, plan, model, context)
         store = Store.open(catalogue)
+        plan = replace(plan, reasons={**plan.reasons, "reading": store.reason})
+        if store.refused:
+            notices.append(f"experts are read by {store.reason}")
         try:
             with store.loading():
                 model, context = _open(bindings, info, plan, on_progress, cancel)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+
 @contextmanager
 def loop_mounted(filesystem: str, sector: int, folder: Path, size: int = 96 << 20) -> Iterator[Path]:
     """A small filesystem of its own, on a device with sectors of so many bytes; `folder` has its "image"."""
@@ -37,10 +38,11 @@ def overlay_mounted(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def memory_mounted(folder: Path, size: int) -> Iterator[Path]:
+def memory_mounted(folder: Path, filesystem: str) -> Iterator[Path]:
+    """tmpfs, or ramfs, which refuses reads past the page cache."""
     point = folder / "memory"
     point.mkdir()
-    with mounted(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs"], point) as mount:
+    with mounted(["mount", "-t", filesystem, filesystem], point) as mount:
         yield mount
 
 

@@ -149,7 +149,7 @@ def test_no_file_spoils_the_list(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_looked_at_spoils_nothing(tmp_path: Path) -> None:
-    """A link that leads to no possible name, as one into a folder of somebody else's, is an error to look at."""
+    """A link to an impossible name is an error to look at, as one into somebody else's folder is."""
     write_llama(tmp_path / "good.gguf")
     files = write_stacks(tmp_path / "set.gguf", 4)
     files[1].unlink()
