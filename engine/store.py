@@ -25,6 +25,8 @@ from engine.prototypes import Prototype, declare
 
 METHODS = ("auto", "buffered", "direct", "uring", "uring-buffered")  # enum s2_store_method
 _TEXT = 1024  # bytes of a message from native code
+_FILE_HINT = "check that the file is there"
+_LIMIT_HINT = "a limit on address space or threads is in the way: ulimit -v, ulimit -u, vm.overcommit_memory"
 
 
 class _Tensor(ctypes.Structure):
@@ -161,7 +163,11 @@ class Store:
         error = ctypes.create_string_buffer(_TEXT)
         handle = lib.s2_store_new(ctypes.byref(config), error, _TEXT)
         if not handle:
-            raise ModelError(error.value.decode("utf-8", "replace"), hint="check that the file is there")
+            reason = error.value.decode("utf-8", "replace")
+            of_a_file = any(
+                reason.startswith(os.fsencode(f).decode("utf-8", "replace")) for f in catalogue.files
+            )
+            raise ModelError(reason, hint=_FILE_HINT if of_a_file else _LIMIT_HINT)
         return cls(lib, handle, catalogue)
 
     @contextlib.contextmanager

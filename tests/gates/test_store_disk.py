@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -94,6 +96,30 @@ def test_a_disk_that_fails_fails_the_request_and_no_more(
                         ask(session, passage)
                 assert not session.store.outdated
             check_right(session, passage, expected)
+
+
+def test_a_limit_on_address_space_is_named() -> None:
+    code = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from engine.errors import ModelError\n"
+        "from engine.experts import catalogue_of\n"
+        "from engine.native import llama\n"
+        "from engine.store import Store\n"
+        "llama()\n"
+        "catalogue = catalogue_of(Path(sys.argv[1]))\n"
+        "pages = int(Path('/proc/self/statm').read_text().split()[0])\n"
+        "most = pages * resource.getpagesize() + catalogue.expert_bytes // 2\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
+        "try:\n"
+        "    Store.open(catalogue)\n"
+        "except ModelError as error:\n"
+        "    print(error.line())\n"
+    )
+    command = [sys.executable, "-c", code, str(EMBEDDED_MODEL)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "no address space for the experts" in said
+    assert "ulimit -v" in said
 
 
 def test_a_file_that_is_replaced_or_removed_stays_readable(
