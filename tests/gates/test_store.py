@@ -310,6 +310,23 @@ def test_every_family_from_a_store(name: str, tmp_path: Path) -> None:
             assert grown(store, before).reads > 0
 
 
+@pytest.mark.parametrize("per_file", [1, 5])
+def test_a_split_set_gives_the_same_text(per_file: int, tmp_path: Path) -> None:
+    """The experts of a layer lie in several files, each with tensors of other sizes at other places."""
+    found = []
+    for name, count in (("one", 0), ("many", per_file)):
+        path = write_family(tmp_path / f"{name}.gguf", FAMILIES["qwen3moe-mixed"], count)
+        with Session.load(path, plan_for(path, n_ctx=1024, n_threads=1, store=True)) as session:
+            store = store_of(session)
+            if count:
+                homes = {(t.layer, t.file) for t in store.catalogue.tensors}
+                assert len(homes) > store.n_layers
+                store.resize(share(store, 0.3))
+            found.append(family_answer(session, "s2-exact"))
+            assert not count or store.stats().evicted > 0
+    check_same(*found)
+
+
 @pytest.mark.parametrize("cells", [1, 2, 9, 10, 32, 33, 600])
 def test_prompts_of_any_length_where_layers_have_slots_of_their_own_size(cells: int, tmp_path: Path) -> None:
     """Few rows and many go other ways through the store; none may give slots up for another size."""
