@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.bench.disk import drop_cached
+
 
 @contextmanager
 def loop_mounted(filesystem: str, sector: int, folder: Path, size: int = 96 << 20) -> Iterator[Path]:
@@ -63,11 +65,8 @@ def failing_from(image: Path, mark: bytes, point: Path) -> Iterator[None]:
 
 def forgotten(*files: Path) -> None:
     """What the kernel keeps of the files' content goes: the next look is at the disk."""
-    for file in files:
-        handle = os.open(file, os.O_RDONLY)
-        os.fsync(handle)
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(handle)
+    subprocess.run(["sync", *map(str, files)], check=True)  # what is not written yet cannot go
+    drop_cached(files)
 
 
 def mount_command(filesystem: str, device: str) -> list[str]:
