@@ -110,7 +110,8 @@ class Session:
         store = Store.open(catalogue)
         plan = replace(plan, reasons={**plan.reasons, "reading": store.reason})
         if store.refused:
-            notices.append(f"experts are read by {store.reason}")
+            folder = catalogue.files[0].parent
+            notices.append(f"{folder} can be read through the page cache only, which takes longer")
         try:
             with store.loading():
                 model, context = _open(bindings, info, plan, on_progress, cancel)
