@@ -131,7 +131,7 @@ class Fetch:
             return
         usage = shutil.disk_usage(self._root)
         room = usage.free - min(_SPARE_BYTES, usage.total // _SPARE_PART)
-        if need > room:
+        if usage.total and need > room:  # file systems in memory and over some networks do not count
             raise DiskFull(
                 f"{size(need)} are still to come, {size(max(0, room))} are free for it in {self._root}",
                 hint="make room, or set models.downloads to a folder on another disk",

@@ -132,7 +132,8 @@ def _pack(arguments: Namespace) -> int:
 def _agreed(packing: Packing, model: Path) -> bool:
     """Whether the user wants the file that is to be written."""
     begun = f", {size(packing.begun)} of them are there" if packing.begun else ""
-    said = f"this writes {size(packing.size)}{begun} to {packing.place}; {size(packing.free)} are free there"
+    free = "" if packing.free is None else f"; {size(packing.free)} are free there"
+    said = f"this writes {size(packing.size)}{begun} to {packing.place}{free}"
     if sys.stdin is None or not sys.stdin.isatty():
         raise BadRequest(said, hint="--yes does it without being asked")
     print(f"{one_line(said[0].upper() + said[1:], 1000)}.", file=sys.stderr)

@@ -72,7 +72,11 @@ def candidates(places: tuple[Place, ...]) -> Iterator[Candidate]:
 
 
 def _in_folder(place: Place) -> Iterator[Candidate]:
-    if place.root.is_file():
+    try:
+        is_file = place.root.is_file()
+    except OSError:  # a folder above it may not be looked into
+        return
+    if is_file:
         yield Candidate(place.root, place.tool)
         return
     sets: set[tuple[Path, str]] = set()

@@ -104,6 +104,8 @@ def _rows(handle: Handle, snapshot: Snapshot) -> list[tuple[str, str]]:
         ]
     if snapshot.plan and snapshot.plan.cache_type != "f16":
         rows.append(("KV cache", snapshot.plan.cache_type))
+    if snapshot.plan and (how := snapshot.plan.reasons.get("reading")):
+        rows.append(("reads", one_line(how, 300)))
     card = next((mode for mode in snapshot.modes if mode.name == snapshot.settings.mode), None)
     if card:
         rows.append(("mode", f"{ModeLabel(card.name, card.exact)}: {card.summary}"))

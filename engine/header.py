@@ -2,13 +2,14 @@
 
 The `gguf` package reads headers too, but takes 1.8 s for a vocabulary of 49 k tokens, which it turns
 into one Python object each, and trusts the lengths a file claims. This reader skips what it does not need and
-checks every length against the file.
+checks every length against the file. It maps nothing: where a mapped page cannot be read, because the disk
+fails or the file was cut meanwhile, the process dies, and this one may own the terminal.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ _MAX_DIMS = 4
 # Far more than any model has. Without an end, a large file of nothing keeps the reader busy for hours.
 _MOST_KEYS, _MOST_TENSORS = 1 << 16, 1 << 18
 _MOST_READ = 1 << 26  # bytes that are looked at; what is skipped as a whole does not count
+_PIECE = 1 << 18  # bytes read at a time
 
 #: Of each type a tensor may have: weights in a block, bytes of a block.
 BLOCKS: dict[int, tuple[int, int]] = {
@@ -89,7 +91,8 @@ class Tensor:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where in a file things are: of each key the type of its value and where the value stands, and every
-    tensor; their descriptions stand from `tensors_at` to `tensors_end`, their data begin at `data_at`."""
+    tensor; their descriptions stand from `tensors_at` to `tensors_end`, their data begin at `data_at`.
+    The file has `file_bytes`."""
 
     values: dict[str, Value]
     places: dict[str, tuple[int, int]]
@@ -98,6 +101,7 @@ class Layout:
     tensors_at: int
     tensors_end: int
     data_at: int
+    file_bytes: int
 
 
 def read_layout(path: Path) -> Layout:
@@ -106,12 +110,11 @@ def read_layout(path: Path) -> Layout:
     Raises ModelError when the header is damaged or promises tensors that the file does not hold.
     """
     try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise ModelError(f"{path}: the file is empty", hint="fetch it again")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Header(path, data).read()
+            return _Header(path, file.fileno(), size).read()
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}", hint="check that you may read it") from error
 
@@ -119,12 +122,13 @@ def read_layout(path: Path) -> Layout:
 class _Header:
     """A cursor over a GGUF header that never believes a length before it has seen the bytes."""
 
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self._path, self._data, self._at = path, data, 0
+    def __init__(self, path: Path, file: int, size: int) -> None:
+        self._path, self._file, self._size, self._at = path, file, size, 0
+        self._piece, self._piece_at = b"", 0
         self._left_to_read = _MOST_READ
 
     def read(self) -> Layout:
-        if self._data[:4] != b"GGUF":
+        if self._bytes(0, min(4, self._size)) != b"GGUF":
             raise ModelError(f"{self._path}: not a GGUF file", hint="models end in .gguf and begin with GGUF")
         self._at = 4
         version = self._scalar("I")
@@ -148,12 +152,13 @@ class _Header:
         align = values.get("general.alignment")
         align = align if isinstance(align, int) and align > 0 else _ALIGNMENT
         data_at = -(-self._at // align) * align
-        return self._checked(Layout(values, places, tensors, align, tensors_at, self._at, data_at))
+        layout = Layout(values, places, tensors, align, tensors_at, self._at, data_at, self._size)
+        return self._checked(layout)
 
     def _checked(self, layout: Layout) -> Layout:
         """The layout, if the data of every tensor lies inside the file."""
         end = max((tensor.offset + tensor.size for tensor in layout.tensors), default=0)
-        missing = layout.data_at + end - len(self._data) if layout.tensors else 0
+        missing = layout.data_at + end - layout.file_bytes if layout.tensors else 0
         if missing > 0:
             raise ModelError(
                 f"{self._path}: {missing:,} bytes are missing at its end", hint="fetch it again, to the end"
@@ -204,12 +209,16 @@ class _Header:
         return tuple(item for item in items if item is not None and not isinstance(item, tuple))
 
     def _skip_strings(self, count: int) -> None:
-        data, at, unpack = self._data, self._at, struct.Struct("<Q").unpack_from
-        end = min(len(data), at + self._left_to_read)
+        at, unpack = self._at, struct.Struct("<Q").unpack_from
+        end = min(self._size, at + self._left_to_read)
+        piece, start, last = b"", at, -1  # where the piece begins, and where in the file its last length may
         for _ in range(count):
             if at + 8 > end:
                 break
-            at += 8 + unpack(data, at)[0]
+            if at > last:
+                piece, start = self._bytes(at, min(_PIECE, end - at)), at
+                last = at + len(piece) - 8
+            at += 8 + unpack(piece, at - start)[0]
         else:
             if at <= end:
                 self._read(at - self._at)
@@ -234,13 +243,31 @@ class _Header:
     def _text(self, length: int) -> str:
         start = self._at
         self._read(length)
-        return self._data[start : self._at].decode("utf-8", "replace")
+        return self._bytes(start, length).decode("utf-8", "replace")
 
     def _scalar(self, code: str) -> int:
-        start = self._at
-        self._read(struct.calcsize("<" + code))
-        value: int = struct.unpack_from("<" + code, self._data, start)[0]
+        start, width = self._at, struct.calcsize("<" + code)
+        self._read(width)
+        value: int = struct.unpack("<" + code, self._bytes(start, width))[0]
         return value
+
+    def _bytes(self, at: int, count: int) -> bytes:
+        """Of the file, which is known to hold them; raises OSError when they cannot be read."""
+        begin = at - self._piece_at
+        if begin < 0 or begin + count > len(self._piece):
+            self._piece, self._piece_at, begin = self._fetched(at, max(count, _PIECE)), at, 0
+        found = self._piece[begin : begin + count]
+        if len(found) < count:  # it was cut since it was opened
+            raise self._broken("ends inside its header")
+        return found
+
+    def _fetched(self, at: int, count: int) -> bytes:
+        """As many bytes as there are, `count` at most: one read may give fewer than asked for."""
+        pieces, end = [], at + count
+        while at < end and (data := os.pread(self._file, end - at, at)):
+            pieces.append(data)
+            at += len(data)
+        return b"".join(pieces)
 
     def _read(self, count: int) -> None:
         """Steps over bytes that are looked at."""
@@ -258,7 +285,7 @@ class _Header:
 
     @property
     def _left(self) -> int:
-        return len(self._data) - self._at
+        return self._size - self._at
 
     def _need(self, count: int) -> None:
         if count > self._left:

@@ -79,7 +79,7 @@ def read_model_info(path: Path) -> ModelInfo:
         path=files[0],
         name=name if isinstance(name, str) and name.strip() else stem_of(files[0]),
         arch=arch,
-        size_bytes=sum(file.stat().st_size for file in files),
+        size_bytes=sum(layout.file_bytes for layout in layouts),
         n_layer=_number(header, f"{arch}.block_count", 0),
         n_expert=_number(header, f"{arch}.expert_count", 0),
         n_expert_used=_number(header, f"{arch}.expert_used_count", 0),
@@ -126,16 +126,18 @@ def files_of(path: Path) -> list[Path]:
             raise ModelError(f"{path}: no such file", hint="check the path given with -m")
         if not path.is_file():
             raise ModelError(f"{path}: not a file", hint="give the .gguf file itself")
+        split = split_of(path)
+        if split is None or split[2] < 2:
+            return [path]
+        stem, _, count = split
+        files = [path.with_name(f"{stem}-{no:05d}-of-{count:05d}.gguf") for no in range(1, count + 1)]
+        missing = next((file for file in files if not file.is_file()), None)
     except OSError as error:
-        raise ModelError(f"{path}: {error.strerror}", hint="check that you may read it") from error
-    match = _SPLIT_NAME.match(path.name)
-    if match is None or int(match["count"]) < 2:
-        return [path]
-    count = int(match["count"])
-    files = [path.with_name(f"{match['stem']}-{no:05d}-of-{count:05d}.gguf") for no in range(1, count + 1)]
-    for file in files:
-        if not file.is_file():
-            raise ModelError(f"{file}: missing from its split set of {count}", hint="fetch that file too")
+        raise ModelError(
+            f"{error.filename or path}: {error.strerror}", hint="check that you may read it"
+        ) from error
+    if missing is not None:
+        raise ModelError(f"{missing}: missing from its split set of {count}", hint="fetch that file too")
     return files
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ from typing import BinaryIO
 
 from engine.errors import Busy, Cancelled, ModelError, S2Error
 from engine.experts import catalogue_of
+from engine.machine.disk import free_bytes
 from engine.model import files_of
 from engine.pack import (
     DIGEST_BYTES,
@@ -75,16 +75,15 @@ class Packing:
         return self.place.stat().st_size if self.place.is_file() and self.place != self.found else 0
 
     @property
-    def free(self) -> int:
-        """Bytes free where it is to be."""
-        folder = self.place.parent
-        while not folder.exists():
-            folder = folder.parent
-        return shutil.disk_usage(folder).free
+    def free(self) -> int | None:
+        """Bytes free where it is to be; None where nobody counts them."""
+        return free_bytes(self.place.parent)
 
     def check_room(self) -> None:
         """Raises S2Error when the pack does not fit on the disk."""
         needed = self.size - min(self.size, self.begun)
+        if self.free is None:
+            return
         free = self.free + self.replaced
         if needed > free:
             raise S2Error(
@@ -138,7 +137,7 @@ class Packing:
             )
         return S2Error(
             f"{self.place}: the disk filled up meanwhile, what was written is removed",
-            hint=f"make room for {size(max(0, self.size - self.free))} more and start again",
+            hint=f"make room for {size(max(0, self.size - (self.free or 0)))} more and start again",
         )
 
 

@@ -108,6 +108,10 @@ class Session:
             model, context = _open(bindings, info, plan, on_progress, cancel)
             return cls(info, plan, model, context)
         store = Store.open(catalogue)
+        plan = replace(plan, reasons={**plan.reasons, "reading": store.reason})
+        if store.refused:
+            folder = catalogue.files[0].parent
+            notices.append(f"{folder} can be read through the page cache only, which takes longer")
         try:
             with store.loading():
                 model, context = _open(bindings, info, plan, on_progress, cancel)

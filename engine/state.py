@@ -168,13 +168,21 @@ class EngineState:
                 f"another program or request uses {current.path} with other settings; one model at a time",
                 hint="close it or wait until it has finished; `s2chat stop` ends it",
             )
+        self._start_loading(load)
+        return True
+
+    def load_again(self) -> None:
+        """What is loaded, from its files as they are now."""
+        if self.loaded is not None and not self.leaving.is_set():
+            self._start_loading(self.loaded.load)
+
+    def _start_loading(self, load: Load) -> None:
         if self.loading is not None:
             self.loading.cancel.set()
         self.loading, self.loaded, self.error, self.progress = LoadJob(load), None, None, 0.0
         self.timings, self.memory_notices = None, ()
         self.worker.submit_load(self.loading)
         self.touch()
-        return True
 
     def _serves(self, load: Load, current: Load) -> bool:
         """What is loaded fulfils `load` as well, though it was asked for in other words."""

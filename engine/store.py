@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from ctypes import POINTER, c_bool, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from engine.prototypes import Prototype, declare
 
 METHODS = ("auto", "buffered", "direct", "uring", "uring-buffered")  # enum s2_store_method
 _TEXT = 1024  # bytes of a message from native code
+_FILE_HINT = "check that the file is there"
+_LIMIT_HINT = "a limit on address space or threads is in the way: ulimit -v, ulimit -u, vm.overcommit_memory"
 
 
 class _Tensor(ctypes.Structure):
@@ -109,6 +112,15 @@ _FUNCTIONS: dict[str, Prototype] = {
 }
 
 
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """Size and time; None when it cannot be looked at."""
+    try:
+        about = file.stat()
+    except OSError:
+        return None
+    return about.st_size, about.st_mtime_ns
+
+
 def _library() -> Any:
     lib = llama()._lib
     declare(lib, _FUNCTIONS)
@@ -121,6 +133,7 @@ class Store:
 
     def __init__(self, lib: Any, handle: int, catalogue: Catalogue) -> None:
         self._lib, self._handle, self.catalogue = lib, c_void_p(handle), catalogue
+        self._opened = [_stamp(file) for file in catalogue.files]
 
     @classmethod
     def open(
@@ -150,7 +163,11 @@ class Store:
         error = ctypes.create_string_buffer(_TEXT)
         handle = lib.s2_store_new(ctypes.byref(config), error, _TEXT)
         if not handle:
-            raise ModelError(error.value.decode("utf-8", "replace"), hint="check that the file is there")
+            reason = error.value.decode("utf-8", "replace")
+            of_a_file = any(
+                reason.startswith(os.fsencode(f).decode("utf-8", "replace")) for f in catalogue.files
+            )
+            raise ModelError(reason, hint=_FILE_HINT if of_a_file else _LIMIT_HINT)
         return cls(lib, handle, catalogue)
 
     @contextlib.contextmanager
@@ -181,6 +198,17 @@ class Store:
     def reason(self) -> str:
         """How it reads and why, in one line."""
         return str(self._lib.s2_store_method_reason(self._handle).decode("utf-8", "replace"))
+
+    @property
+    def refused(self) -> bool:
+        """Whether reads past the page cache do not work here: for a moment what is read is there twice."""
+        said = ("O_DIRECT is refused", "gave other bytes")
+        return self.method in ("buffered", "uring-buffered") and any(words in self.reason for words in said)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a file was changed since it was opened: nothing can be read from it any more."""
+        return self._opened != [_stamp(file) for file in self.catalogue.files]
 
     @property
     def handle(self) -> c_void_p:

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import Cancelled, EngineUnavailable, S2Error
+from engine.errors import Cancelled, EngineUnavailable, ModelError, S2Error
 from engine.events import Done, Timings
 from engine.job import GenerateJob, Loaded, LoadJob, Question, Started
 from engine.memory import rss_bytes
@@ -173,10 +173,17 @@ class Worker(threading.Thread):
         except Cancelled:
             job.mailbox.put(Done("cancel", "", Timings()), last=True)
         except S2Error as error:
+            self._load_again_if_outdated(error)  # before anybody can ask again
             job.mailbox.put(error, last=True)
         except Exception as error:
             log.exception("a request failed")
             job.mailbox.put(S2Error(f"the request failed inside the engine: {error!r}"), last=True)
+
+    def _load_again_if_outdated(self, error: S2Error) -> None:
+        """A changed file fails every request from now on; what it holds now may work, or says why."""
+        store = None if self._session is None else self._session.store
+        if isinstance(error, ModelError) and store is not None and store.outdated:
+            self._tell(self._state.load_again)
 
     def _generate(self, job: GenerateJob) -> None:
         session = self._session

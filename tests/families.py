@@ -34,7 +34,7 @@ class Family:
     `whole`: tensors of the model as a whole. `dense` layers at the front have a plain feed-forward part.
     `attending`: the layers that attend, None for all; the others have `mixer` instead, and keep a state.
     `normalises`: the weights of the chosen experts are made to sum to one. `alike`: a layer's experts are
-    copies of one. `experts` and `others` are the types of the matrices.
+    copies of one. `experts` and `others` are the types of the matrices, `mixed` those of single ones.
     """
 
     arch: str
@@ -47,6 +47,7 @@ class Family:
     alike: bool = False
     experts: Type = Type.Q8_0
     others: Type = Type.F16
+    mixed: Mapping[str, Type] = field(default_factory=dict)
     attending: tuple[int, ...] | None = None
     mixer: Mapping[str, Shape] = field(default_factory=dict)
     last_norm: str = "output_norm"
@@ -173,6 +174,20 @@ FAMILIES = {
         {"attention.head_count_kv": 1, "attention.key_length": 64, "attention.value_length": 64},
         normalises=True,
         others=Type.Q8_0,
+    ),
+    "qwen3moe-mixed": Family(  # as quantisers mix types: by layer, and `down` finer than the others
+        "qwen3moe",
+        plain(64, 1) | normed(64),
+        ROUTER | SPLIT,
+        {"attention.head_count_kv": 1, "attention.key_length": 64, "attention.value_length": 64},
+        normalises=True,
+        experts=Type.Q4_0,
+        mixed={
+            "blk.0.ffn_down_exps.weight": Type.Q8_0,
+            "blk.1.ffn_gate_exps.weight": Type.MXFP4,
+            "blk.1.ffn_down_exps.weight": Type.F16,
+            "blk.2.ffn_up_exps.weight": Type.Q8_0,
+        },
     ),
     "deepseek": Family(
         "deepseek",
@@ -378,7 +393,7 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, shape: Shape, family: Family
     if len(shape) == 1 or any(part in name for part in ("ffn_gate_inp", "bias", "ssm_", "norm", "conv.")):
         kind = Type.F32
     else:
-        kind = family.experts if "_exps" in name else family.others
+        kind = family.mixed.get(name, family.experts if "_exps" in name else family.others)
     writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from mounts import forgotten
 
+from engine.bench.cgroup import MemoryGroup, NotPermitted
 from engine.device import Device, detect
 
 MIB = 1 << 20
@@ -41,6 +45,36 @@ def test_this_machine() -> None:
     device = detect()
     assert device.cores >= 1
     assert 0 < device.available_bytes <= device.memory_bytes
+
+
+def test_a_real_group_full_of_pages_of_a_file(tmp_path: Path) -> None:
+    """As after a model was copied: what was read fills the limit, and all of it can be had."""
+    limit, file = 192 * MIB, tmp_path / "file"
+    with file.open("wb") as written:
+        for _ in range(256):
+            written.write(bytes(MIB))
+    forgotten(file)
+    code = (
+        "import sys\n"
+        "from engine.device import detect\n"
+        "with open(sys.argv[1], 'rb') as file:\n"
+        "    while file.read(1 << 20): pass\n"
+        "device = detect()\n"
+        "print(device.memory_bytes, device.available_bytes, device.limited)\n"
+    )
+    try:
+        group = MemoryGroup.make(limit)
+    except NotPermitted as error:
+        pytest.skip(error.line())
+    try:
+        command = group.entering([sys.executable, "-c", code, str(file)])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert (group.peak() or 0) > limit * 9 // 10, "the pages did not fill it"
+    finally:
+        group.close()
+    memory, available, limited = done.stdout.split()
+    assert (int(memory), limited) == (limit, "True")
+    assert limit - 64 * MIB < int(available) < limit
 
 
 def test_v2_limit_less_what_is_used(root: Path) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import random
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+from mounts import failing_from, forgotten, loop_mounted
 from stacks import write_stacks
 from toys import ARRAY, STRING, U8, U32, array, header, llama_pairs, pair, tensor, text, write_llama
 
@@ -84,6 +87,36 @@ def test_a_large_file_of_nothing_is_done_with_soon(tmp_path: Path, start: bytes,
         read_model_info(path)
     assert time.process_time() - started < 10
     assert psutil.Process().memory_info().rss - before < 96 * MIB  # the pages that were looked at
+
+
+def test_a_disk_that_fails_inside_a_header_is_said(tmp_path: Path) -> None:
+    """In a process of its own: what reads headers shows the list of models and owns the terminal."""
+    mark = b"the disk fails here."
+    words = array(STRING, 100_000, text("some word") * 50_000 + text(mark) + text("some word") * 49_999)
+    with loop_mounted("ext2", 512, tmp_path) as folder:
+        path = folder / "model.gguf"
+        path.write_bytes(header(*llama_pairs(), pair("words", ARRAY, words)))
+        forgotten(path)
+        with failing_from(tmp_path / "image", mark, folder):
+            refused = described(path)
+            assert "model.gguf: Input/output error" in refused.stdout, refused
+        assert described(path).stdout == "llama\n"
+
+
+def described(path: Path) -> subprocess.CompletedProcess[str]:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from engine.errors import ModelError\n"
+        "from engine.model import read_model_info\n"
+        "try:\n"
+        "    print(read_model_info(Path(sys.argv[1])).arch)\n"
+        "except ModelError as error:\n"
+        "    print(error.line())\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def test_a_file_of_another_set_is_named(tmp_path: Path) -> None:

@@ -6,16 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from recorded import KIB, cpus, meminfo, orin_nano, write
 
+from engine.budget import reserve_bytes
 from engine.device import completed, detect
 from engine.machine.inventory import merged, quick
 from engine.machine.reading import Reading
 from engine.machine.speeds import READ_BYTES, copy_speed, measure, read_speed, remembered
 from engine.machine.surroundings import container, wsl
+from engine.placement import gpu_room
 
 GIB = 1 << 30
 
@@ -51,6 +54,9 @@ def test_one_memory_of_a_jetson_is_counted_once(tmp_path: Path) -> None:
     assert device.cores == 6
     assert device.gpu_speed == device.memory_speed == 102_400_000_000
     assert device.slowed == "power mode 15W"
+    reserve = 768 * 1024 * KIB
+    assert gpu_room(replace(device, gpu=True)) == device.available_bytes - reserve, "and some of it left free"
+    assert reserve_bytes(device) == reserve
 
 
 def test_heat_and_full_power(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from mounts import loop_mounted, overlay_mounted
 from native_build import STORE, built, sanitizer_flaw, started, system_compiler
 from s2build.machine import Compiler
 from s2build.recipe import NATIVE
@@ -66,11 +65,7 @@ def test_loop_device(filesystem: str, sector: int, plain: Path, tmp_path: Path) 
 
 
 def test_overlay(plain: Path, tmp_path: Path) -> None:
-    parts = {name: tmp_path / name for name in ("lower", "upper", "work", "merged")}
-    for part in parts.values():
-        part.mkdir()
-    options = "lowerdir={lower},upperdir={upper},workdir={work}".format(**parts)
-    with mounted(["mount", "-t", "overlay", "overlay", "-o", options], parts["merged"]) as folder:
+    with overlay_mounted(tmp_path) as folder:
         checked(plain, folder, "auto", "direct", "io_uring")
 
 
@@ -80,47 +75,3 @@ def checked(program: Path, folder: Path, *methods: str) -> None:
     assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
     assert "WRONG" not in run.stdout
     assert run.stdout.count("right") >= CASES * max(len(methods), 1)
-
-
-@contextmanager
-def loop_mounted(filesystem: str, sector: int, folder: Path) -> Iterator[Path]:
-    """A small filesystem of its own, on a device with sectors of so many bytes."""
-    image, point = folder / "image", folder / "mounted"
-    point.mkdir()
-    with image.open("wb") as file:
-        file.truncate(96 << 20)
-    with ExitStack() as stack:
-        device = tried("losetup", "--find", "--show", "--sector-size", str(sector), str(image)).strip()
-        stack.callback(subprocess.run, ["losetup", "--detach", device], check=False)
-        tried(f"mkfs.{filesystem}", device)
-        with mounted(mount_command(filesystem, device), point) as mount:
-            yield mount
-
-
-def mount_command(filesystem: str, device: str) -> list[str]:
-    """Kernels without exFAT may have it through FUSE."""
-    in_kernel = filesystem in Path("/proc/filesystems").read_text().split()
-    helper = shutil.which(f"mount.{filesystem}-fuse")
-    return [helper, device] if helper and not in_kernel else ["mount", "-t", filesystem, device]
-
-
-@contextmanager
-def mounted(command: list[str], point: Path) -> Iterator[Path]:
-    tried(*command, str(point))
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", str(point)], check=True)
-
-
-def tried(*command: str) -> str:
-    """What the command printed; skips the test where this machine has or allows no such thing."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
-    program = shutil.which(command[0])
-    if not program:
-        pytest.skip(f"no {command[0]} here")
-    run = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=60)
-    if run.returncode:
-        pytest.skip(f"{command[0]}: {run.stderr.strip()}")
-    return run.stdout

@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import BinaryIO
 from engine.bench.interrupt import interruptible
 from engine.bench.widen import Widened, Widening
 from engine.errors import BadRequest, Busy, Cancelled, S2Error
+from engine.machine.disk import free_bytes
 from engine.model import files_of, stem_of
 from engine.paths import models_cache
 
@@ -92,8 +92,8 @@ def _part_of(path: Path) -> Iterator[BinaryIO]:
 
 
 def _check_room(folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < size:
+    free = free_bytes(folder)
+    if free is not None and free < size:
         raise S2Error(
             f"{folder} has no room: {_human(size)} wanted, {_human(size - free)} missing",
             hint="make room, or choose another place with -o",

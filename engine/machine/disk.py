@@ -34,7 +34,7 @@ def read_disk(root: Path, place: Path) -> dict[str, Reading]:
         "model": found.model or None,
     }  # fmt: skip
     readings = {f"disk.{name}": Reading(value, disk.source, disk.error) for name, value in parts.items()}
-    return {**readings, "disk.free": read("statvfs", lambda: shutil.disk_usage(existing(place)).free)}
+    return {**readings, "disk.free": read("statvfs", lambda: free_bytes(place))}
 
 
 def disk_of(root: Path, place: Path) -> Disk:
@@ -50,6 +50,12 @@ def disk_of(root: Path, place: Path) -> Disk:
     block = block.resolve()
     whole = block.parent if (block / "partition").exists() else block
     return Disk(filesystem, whole.name, _kind(root, whole), line_of(whole, "device/model"))
+
+
+def free_bytes(place: Path) -> int | None:
+    """Free below `place`; None where the file system does not count, as in memory and over some networks."""
+    usage = shutil.disk_usage(existing(place))
+    return usage.free if usage.total else None
 
 
 def existing(place: Path) -> Path:

@@ -288,9 +288,9 @@ def letters(count: int) -> tuple[int, ...]:
     return tuple(np.random.default_rng(count).integers(263, 355, count).tolist())
 
 
-def family_answer(session: Session, mode: str) -> Answer:
+def family_answer(session: Session, mode: str, cells: int = 300) -> Answer:
     session.rewind(0)
-    asked = replace(request(letters(300), mode=mode, temperature=0.8, tokens=24), ignore_eos=True)
+    asked = replace(request(letters(cells), mode=mode, temperature=0.8, tokens=24), ignore_eos=True)
     return answer(session, asked)
 
 
@@ -308,6 +308,40 @@ def test_every_family_from_a_store(name: str, tmp_path: Path) -> None:
             for mode, expected in zip(("ar", "s2-exact"), everything, strict=True):
                 check_same(expected, family_answer(session, mode))
             assert grown(store, before).reads > 0
+
+
+@pytest.mark.parametrize("per_file", [1, 5])
+def test_a_split_set_gives_the_same_text(per_file: int, tmp_path: Path) -> None:
+    """The experts of a layer lie in several files, each with tensors of other sizes at other places."""
+    found = []
+    for name, count in (("one", 0), ("many", per_file)):
+        path = write_family(tmp_path / f"{name}.gguf", FAMILIES["qwen3moe-mixed"], count)
+        with Session.load(path, plan_for(path, n_ctx=1024, n_threads=1, store=True)) as session:
+            store = store_of(session)
+            if count:
+                homes = {(t.layer, t.file) for t in store.catalogue.tensors}
+                assert len(homes) > store.n_layers
+                store.resize(share(store, 0.3))
+            found.append(family_answer(session, "s2-exact"))
+            assert not count or store.stats().evicted > 0
+    check_same(*found)
+
+
+@pytest.mark.parametrize("cells", [1, 2, 9, 10, 32, 33, 600])
+def test_prompts_of_any_length_where_layers_have_slots_of_their_own_size(cells: int, tmp_path: Path) -> None:
+    """Few rows and many go other ways through the store; none may give slots up for another size."""
+    path = write_family(tmp_path / "mixed.gguf", FAMILIES["qwen3moe-mixed"])
+    with Session.load(path, plan_for(path, n_ctx=1024, n_threads=1, store=True)) as session:
+        store = store_of(session)
+        assert len({t.expert_bytes for t in store.catalogue.tensors}) > 3
+        fill(session)
+        expected = {mode: family_answer(session, mode, cells) for mode in ("ar", "s2-exact")}
+        check_same(expected["ar"], expected["s2-exact"])
+        for part in ("least", 0.5):
+            size = store.resize(share(store, part))
+            for mode in ("ar", "s2-exact", "ar"):
+                check_same(expected[mode], family_answer(session, mode, cells))
+                assert store.stats().bytes == size
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -148,6 +148,21 @@ def test_no_file_spoils_the_list(tmp_path: Path) -> None:
         assert "\n" not in item.verdict.words
 
 
+def test_what_cannot_be_looked_at_spoils_nothing(tmp_path: Path) -> None:
+    """A link to an impossible name is an error to look at, as one into somebody else's folder is."""
+    write_llama(tmp_path / "good.gguf")
+    files = write_stacks(tmp_path / "set.gguf", 4)
+    files[1].unlink()
+    files[1].symlink_to("x" * 300)
+    (tmp_path / "odd.gguf").symlink_to("x" * 300)
+    items = {item.path.name: item for item in in_folder(tmp_path)}
+    assert {name for name, item in items.items() if item.usable} == {"good.gguf"}
+    for name in (files[0].name, "odd.gguf"):
+        assert "File name too long" in items[name].verdict.words
+    assert files[1].name in items[files[0].name].verdict.words
+    assert in_folder(tmp_path / "odd.gguf") == []
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_may_not_be_read_has_none(tmp_path: Path) -> None:
     shutil.copy(EMBEDDED_MODEL, tmp_path / "m.gguf")
