@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from app.options import Load
-    from engine.messages import Snapshot
+    from engine.messages import ModelCard, Snapshot
     from engine.paths import Paths
 
 _RECONNECT_S = 0.5
@@ -62,6 +62,11 @@ class EngineLink:
     def model(self) -> Path:
         """The model that answers, or will."""
         return self._load.model
+
+    @property
+    def card(self) -> ModelCard | None:
+        """What the engine said of the model it loaded last."""
+        return self._last.model if self._last is not None else None
 
     @property
     def memory_bytes(self) -> int:

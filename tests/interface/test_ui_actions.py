@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from harmony import write_harmony
 from support import chat, hint, rows, shown, soon, status
 from test_ui_chat import LONG, answered, ask, is_ready
 from test_ui_keeping import stored
@@ -15,6 +16,7 @@ from app.chat import ChatApp
 from app.chatlist import ChatListScreen
 from app.choice import ChoiceScreen, LineScreen
 from app.history import History
+from engine.channels import HARMONY
 from engine.paths import Paths
 
 
@@ -213,6 +215,41 @@ async def test_sampling_and_system_prompt_reach_the_engine(ready: Paths) -> None
         await command(again, "/system one")
         await soon(lambda: again.system == "Answer with [one] word.")
     again.close()
+
+
+async def test_a_model_of_channels_answers_without_its_marks(paths: Paths, tmp_path: Path) -> None:
+    """A random gpt-oss writes anything; whatever it is, no mark is shown, and the next question is asked."""
+    app = chat(paths, model=write_harmony(tmp_path / "toy.gguf"), temperature=1.0, seed=5, max_tokens=60)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await soon(is_ready(app))
+        await command(app, "/thoughts high")
+        await soon(lambda: "reasoning_effort high" in hint(app))
+        await command(app, "/thoughts off")
+        await soon(lambda: "its levels are low, medium, high" in hint(app))
+        for question in ("one", "two"):
+            await ask(app, question)
+            await answered(app)
+            await pilot.pause()
+        assert not [mark for mark in HARMONY.marks if mark in shown(app)]
+        assert [entry.status for entry in app.chats.open.entries] == ["done"] * 4
+        client = await app.link.client()
+        assert await client.count([{"role": "user", "content": "one"}]) > 0
+    app.close()
+
+
+async def test_thoughts_that_come_again_are_folded_with_the_others(paths: Paths) -> None:
+    text = "<|thoughts|>one two<|/thoughts|>Let me look.<|thoughts|>three<|/thoughts|>\n\nThe answer."
+    stored(paths, ("question", text))
+    app = chat(paths)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await soon(lambda: "The answer." in shown(app))
+        assert "▸ thoughts, 3 words" in shown(app)
+        assert "Let me look." in shown(app)
+        assert "three" not in shown(app)
+        await pilot.press("f3")
+        await soon(lambda: "three" in shown(app))
+        assert "thoughts|" not in shown(app)
+    app.close()
 
 
 async def test_thoughts_are_folded_with_a_counter(paths: Paths) -> None:
