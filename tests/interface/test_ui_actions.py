@@ -217,6 +217,22 @@ async def test_sampling_and_system_prompt_reach_the_engine(ready: Paths) -> None
     again.close()
 
 
+async def test_an_answer_that_goes_on_is_whole_when_the_window_closes_meanwhile(ready: Paths) -> None:
+    app = chat(ready, max_tokens=10, ignore_eos=True)
+    async with app.run_test() as pilot:
+        await soon(is_ready(app))
+        await ask(app, "Name a colour.")
+        first = await answered(app)
+        await command(app, "/set max 2000")
+        await pilot.press("ctrl+g")
+        await soon(lambda: len(app.asker.text) > len(first) + 20)
+        app.chats.close(app._last_words("interrupted"))  # all that is left to do then
+        ((kept,),) = rows(ready, "SELECT content FROM messages WHERE role = 'assistant'")
+        assert kept.startswith(first)
+        assert len(kept) > len(first)
+    app.close()
+
+
 async def test_a_model_of_channels_answers_without_its_marks(paths: Paths, tmp_path: Path) -> None:
     """A random gpt-oss writes anything; whatever it is, no mark is shown, and the next question is asked."""
     app = chat(paths, model=write_harmony(tmp_path / "toy.gguf"), temperature=1.0, seed=5, max_tokens=60)
