@@ -180,9 +180,9 @@ def _option(chat: Conversation, excerpt: str, here: int | None) -> Option:
     sign = "*" if chat.pinned else "›" if chat.id == here else " "
     when = time.strftime("%y-%m-%d %H:%M", time.localtime(chat.updated))
     title = one_line(chat.title or chat.draft, 100) or "(no title)"
-    line = Content(f"{sign} ") + Content.styled(when, "$text-muted") + Content(f"  {title}")
+    line = Content(f"{sign} ") + Content.styled(when, "dim") + Content(f"  {title}")
     if chat.open_elsewhere:
         line += Content.styled("  open in another window", "$text-warning")
     if excerpt and one_line(excerpt) != title:
-        line += Content.styled(f"\n    {one_line(excerpt, 120)}", "$text-muted")
+        line += Content.styled(f"\n    {one_line(excerpt, 120)}", "dim")
     return Option(line)

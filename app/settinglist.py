@@ -72,7 +72,7 @@ class SettingScreen(ModalScreen[None]):
     def _line(self, setting: Setting, width: int) -> Content:
         value = self._adjusting.settings.get(setting.key)
         indent = "  " if setting.section else ""
-        name = Content(f"{indent}{setting.name:<{_NAME}}")
+        name = Content(f"{indent + setting.name:<{_NAME}}")
         if value is None:
             return name + Content.styled(
                 one_line(f"{_plain(setting.example)} (default)", width - _NAME - 2), "dim"
