@@ -14,8 +14,8 @@ import re
 
 OPEN, CLOSE = "<think>", "</think>"
 
-#: Ours. No model writes them by itself.
-MARKS = ("<|thoughts|>", "<|/thoughts|>")
+#: Ours. No model writes them by itself, and no word that one may search for is in them.
+MARKS = ("<|~t|>", "<|~/t|>")
 
 _TAGS = (
     MARKS,

@@ -200,7 +200,7 @@ def test_an_answer_that_explains_the_dialect_is_an_answer(session: Session) -> N
 
 
 def test_a_stop_string_does_not_see_our_tags(session: Session) -> None:
-    request = forced(session, ids(session, CASES["thoughts"][0]), stop=("thoughts", "o"))
+    request = forced(session, ids(session, CASES["thoughts"][0]), stop=("~t", "o"))
     events = run(session, request)
     assert events[-1].reason == "stop_string"
     text = "".join(event.text for event in events if isinstance(event, (Tokens, Done)))

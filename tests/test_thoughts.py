@@ -28,9 +28,9 @@ CASES = [
     ("<thin ice", "", "<thin ice"),
     ("<", "", "<"),
     ("<think>a</think>b</think>c", "a", "b</think>c"),
-    ("<|thoughts|>a<|/thoughts|>b<|thoughts|>c<|/thoughts|>d", "a\n\nc", "bd"),
-    ("a<|thoughts|>b</think>", "b</think>", "a"),
-    ("a<|though", "", "a<|though"),
+    ("<|~t|>a<|~/t|>b<|~t|>c<|~/t|>d", "a\n\nc", "bd"),
+    ("a<|~t|>b</think>", "b</think>", "a"),
+    ("a<|~", "", "a<|~"),
 ]
 
 

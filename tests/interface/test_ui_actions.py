@@ -253,10 +253,10 @@ async def test_a_model_of_channels_answers_without_its_marks(paths: Paths, tmp_p
     app.close()
 
 
-async def test_thoughts_that_come_again_are_folded_with_the_others(paths: Paths) -> None:
-    text = "<|thoughts|>one two<|/thoughts|>Let me look.<|thoughts|>three<|/thoughts|>\n\nThe answer."
-    stored(paths, ("question", text))
-    app = chat(paths)
+async def test_thoughts_that_come_again_are_folded_with_the_others(ready: Paths) -> None:
+    text = "<|~t|>one two<|~/t|>Let me look.<|~t|>three<|~/t|>\n\nThe answer."
+    stored(ready, ("question", text))
+    app = chat(ready)
     async with app.run_test(size=(80, 24)) as pilot:
         await soon(lambda: "The answer." in shown(app))
         assert "▸ thoughts, 3 words" in shown(app)
@@ -264,7 +264,7 @@ async def test_thoughts_that_come_again_are_folded_with_the_others(paths: Paths)
         assert "three" not in shown(app)
         await pilot.press("f3")
         await soon(lambda: "three" in shown(app))
-        assert "thoughts|" not in shown(app)
+        assert "~" not in shown(app)
     app.close()
 
 

@@ -183,17 +183,17 @@ async def test_keys_of_the_program_do_not_overtake_what_was_typed_before_them(re
     assert rows(ready, "SELECT draft FROM conversations ORDER BY id") == [("",), (" third.",)]
 
 
-async def test_what_is_typed_behind_the_key_of_a_list_goes_into_the_list(paths: Paths) -> None:
-    stored(paths, ("a river", "Elbe"))
-    stored(paths, ("a colour", "red"))
-    app = chat(paths)
+async def test_what_is_typed_behind_the_key_of_a_list_goes_into_the_list(ready: Paths) -> None:
+    stored(ready, ("a river", "Elbe"))
+    stored(ready, ("a colour", "red"))
+    app = chat(ready)
     async with app.run_test():
         await soon(lambda: "red" in shown(app))
         type_at_once(app, "not sent\x0friver\r")  # Ctrl+O
         await soon(lambda: "Elbe" in shown(app))
         assert app.prompt.text == ""
         drafts = "SELECT draft FROM conversations ORDER BY id"
-        await soon(lambda: rows(paths, drafts) == [("",), ("not sent",)])
+        await soon(lambda: rows(ready, drafts) == [("",), ("not sent",)])
     app.close()
 
 
