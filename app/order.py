@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from app.chat import ChatApp
 
-_MOST_S = 0.5  # rather a key out of order than none
+_MOST_S = 2.0  # rather a key out of order than none
 
 
 async def settle(app: ChatApp, key: str) -> None:
