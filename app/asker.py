@@ -138,7 +138,8 @@ class Asker:
 
     def options_for(self, conversation: Conversation) -> dict[str, Any]:
         """The fields of a request: those of the command line, then what this chat changed."""
-        return {**self._options.request, **request_fields(conversation.sampling), "reasoning_format": "none"}
+        changed = request_fields(conversation.sampling, self._link.card)
+        return {**self._options.request, **changed, "reasoning_format": "none"}
 
     def system_of(self, conversation: Conversation) -> str:
         return self._options.system if conversation.system is None else conversation.system

@@ -50,6 +50,12 @@ class Board:
         return model is not None and model.can_switch_thoughts
 
     @property
+    def can_set_effort(self) -> bool:
+        """Whether requests may say how much the model thinks."""
+        model = self.snapshot.model if self.snapshot else None
+        return model is not None and model.can_set_effort
+
+    @property
     def memory_words(self) -> str:
         """What the engine takes and may take."""
         if self.snapshot is None:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.events import Key
 from textual.widgets import TextArea
 
+from app import pasted
 from app.adjusting import Adjusting
 from app.asker import Asker
 from app.attachments import Attachments
@@ -33,6 +35,7 @@ from app.message import Message
 from app.meter import Meter
 from app.news import News
 from app.opening import Opening
+from app.order import settle
 from app.picking import Picking
 from app.prompt import Prompt
 from app.room import Room
@@ -78,6 +81,7 @@ class ChatApp(App[None]):
     ]
 
     def __init__(self, paths: Paths, options: ChatOptions) -> None:
+        pasted.use()
         super().__init__()
         if self.no_color:
             self._filters = [Colourless()]
@@ -286,6 +290,11 @@ class ChatApp(App[None]):
         return status.words
 
     # Keys
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, Key) and not event.is_forwarded:
+            await settle(self, event.key)
+        await super().on_event(event)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         # These keys belong to the chat; a list or the help on top of it has its own.

@@ -73,8 +73,15 @@ class ChatListScreen(ModalScreen["Conversation | None"]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self._open(self._found[event.option_index][0])
 
+    async def _settle(self) -> None:
+        """Lists what fits what was typed, where that is still to come: keys mean what one sees then."""
+        if self._timer is not None:
+            self._timer.stop()
+            await self._refresh()
+
     async def _refresh(self, keep: int | None = None) -> None:
         """Lists what is found, with the chat numbered `keep` highlighted."""
+        self._timer = None
         query = self._input.value
         self._found = await self._chats.list(query)
         here = self._chats.open.id
@@ -104,6 +111,7 @@ class ChatListScreen(ModalScreen["Conversation | None"]):
             self._list.highlighted = min(max(at + step, 0), len(self._found) - 1)
 
     async def action_take(self) -> None:
+        await self._settle()
         if self._renaming is not None:
             await self._end_rename(self._input.value)
         elif (chat := self._chosen) is not None:
@@ -121,7 +129,8 @@ class ChatListScreen(ModalScreen["Conversation | None"]):
         else:
             self.dismiss(None)
 
-    def action_rename(self) -> None:
+    async def action_rename(self) -> None:
+        await self._settle()
         if (chat := self._chosen) is not None and self._renaming is None:
             self._renaming = chat
             self._query = self._input.value
@@ -139,11 +148,13 @@ class ChatListScreen(ModalScreen["Conversation | None"]):
             await self._refresh(keep=chat.id)
 
     async def action_pin(self) -> None:
+        await self._settle()
         if (chat := self._chosen) is not None and self._renaming is None:
             await self._chats.pin(chat.id, not chat.pinned)
             await self._refresh(keep=chat.id)
 
     async def action_remove(self) -> None:
+        await self._settle()
         chat = self._chosen
         if chat is None or self._renaming is not None:
             return
@@ -169,9 +180,9 @@ def _option(chat: Conversation, excerpt: str, here: int | None) -> Option:
     sign = "*" if chat.pinned else "›" if chat.id == here else " "
     when = time.strftime("%y-%m-%d %H:%M", time.localtime(chat.updated))
     title = one_line(chat.title or chat.draft, 100) or "(no title)"
-    line = Content(f"{sign} ") + Content.styled(when, "$text-muted") + Content(f"  {title}")
+    line = Content(f"{sign} ") + Content.styled(when, "dim") + Content(f"  {title}")
     if chat.open_elsewhere:
         line += Content.styled("  open in another window", "$text-warning")
     if excerpt and one_line(excerpt) != title:
-        line += Content.styled(f"\n    {one_line(excerpt, 120)}", "$text-muted")
+        line += Content.styled(f"\n    {one_line(excerpt, 120)}", "dim")
     return Option(line)

@@ -93,7 +93,7 @@ class Chats:
         """What is still to be stored at the end, taken now: the text so far and the unsent prompt."""
         conversation = self.open
         if entry and answer:
-            entry.text, entry.status, entry.end, entry.kept = answer.text, status, status, False
+            entry.status, entry.end, entry.kept = status, status, False
 
         def store(history: History) -> None:
             if conversation.id is not None or conversation.entries or draft:

@@ -94,5 +94,5 @@ class LineScreen(ModalScreen["str | None"]):
 def _option(choice: Choice, width: int) -> Option:
     line = Content(f"{choice.title:<{width}}")
     if choice.words:
-        line += Content.styled(f"  {choice.words}", "$text-muted")
+        line += Content.styled(f"  {choice.words}", "dim")
     return Option(line.stylize("dim") if choice.off else line, disabled=choice.off)

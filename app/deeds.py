@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from app import export
 from app.text import one_line
 from engine.errors import S2Error
+from engine.request import EFFORTS
 
 if TYPE_CHECKING:
     from app.chat import ChatApp
@@ -132,7 +133,8 @@ async def _detach(app: ChatApp, _: str) -> None:
 
 async def _thoughts(app: ChatApp, word: str) -> None:
     if word:
-        await app.tuning.sampling(f"thinking {({'on': '1', 'off': '0'}).get(word, word)}")
+        name = "reasoning_effort" if word in EFFORTS else "thinking"
+        await app.tuning.sampling(f"{name} {({'on': '1', 'off': '0'}).get(word, word)}")
     else:
         app.turns.fold_thoughts()
 
@@ -177,8 +179,8 @@ DEEDS = (
     Deed("continue", "Let the answer go on", _go_on, "ctrl+g", "Ctrl+G", words="let the answer go on"),
     Deed("edit", "Edit the last message", _edit, "f4", "F4", words="edit the last message"),
     Deed("version", "Earlier version", _version, takes="next"),
-    Deed("thoughts", "Show or hide thoughts", _thoughts, "f3", "F3", "on|off", "open or close thoughts",
-         True),
+    Deed("thoughts", "Show or hide thoughts", _thoughts, "f3", "F3", "on|off|low|high",
+         "open or close thoughts", True),
     Deed("mode", "Next mode", lambda app, word: app.tuning.mode(word), "ctrl+t,f2", "F2 Ctrl+T", "NAME",
          "next mode, from the next answer", True),
     Deed("copy", "Copy the last answer", lambda app, word: app.copying.copy(word), "ctrl+y", "Ctrl+Y", "N",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from engine.budget import parse_budget
 from engine.errors import BadRequest
 from engine.paths import EMBEDDED_MODEL
-from engine.request import CACHE_TYPES, MODES
+from engine.request import CACHE_TYPES, EFFORTS, MODES
 
 Target = Literal["load", "request", "program"]
 
@@ -107,6 +107,15 @@ FLAGS = (
         "X",
     ),
     Flag(("-s", "--seed"), "request", "seed", int, "seed of the sampler, -1 for a new one each time"),
+    Flag(
+        ("--effort",),
+        "request",
+        "reasoning_effort",
+        str,
+        "how much a model thinks that lets one choose: " + ", ".join(EFFORTS),
+        "LEVEL",
+        EFFORTS,
+    ),
     Flag(("--mode",), "request", "mode", str, "how to decode: " + ", ".join(MODES), "MODE", tuple(MODES)),
     Flag(("--draft-experts",), "request", "draft_experts", int, "experts per token while drafting", "K"),
     Flag(("--draft-length",), "request", "draft_length", int, "longest draft in tokens"),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from engine.client import EngineClient
-    from engine.messages import Snapshot
+    from engine.messages import ModelCard, Snapshot
     from engine.remote.offer import Offer
 
 
@@ -101,6 +101,11 @@ class EngineLink:
     def model(self) -> Path | str:
         """The model that answers, or will."""
         return self._source.model
+
+    @property
+    def card(self) -> ModelCard | None:
+        """What the engine said of the model it loaded last."""
+        return self._last.model if self._last is not None else None
 
     @property
     def memory_bytes(self) -> int:

@@ -49,6 +49,7 @@ class Prompt(TextArea):
         self.border_subtitle = _KEYS
         self.cursor_blink = False  # a blink is a redraw twice a second
         self._enter: Timer | None = None
+        self._entered = ""  # what that Enter is about to send
         self._last_key = 0.0
         self._pasting = False
 
@@ -82,7 +83,8 @@ class Prompt(TextArea):
                 self.insert("\n")
             else:
                 # Editing keys that come until then are not part of what was sent.
-                self._enter = self.set_timer(_BURST_S, partial(self._send, self.text))
+                self._entered = self.text
+                self._enter = self.set_timer(_BURST_S, partial(self._send, self._entered))
         elif event.key in ("tab", "shift+tab") or (event.key == "up" and not self.text):
             event.stop()
             event.prevent_default()
@@ -105,6 +107,14 @@ class Prompt(TextArea):
             self._enter = None
             self._pasting = True
             self.insert("\n")
+
+    def take_enter(self) -> str | None:
+        """What an Enter sends that might have been pasted still: the key that follows shows it was not."""
+        if self._enter is None:
+            return None
+        self._enter.stop()
+        self._enter = None
+        return self._entered if self._entered.strip() else None
 
     def _send(self, text: str | None = None) -> None:
         self._enter = None

@@ -10,6 +10,8 @@ import contextlib
 import sqlite3
 from dataclasses import dataclass
 
+from engine.thoughts import split
+
 _TABLE = (
     "CREATE VIRTUAL TABLE found USING fts5(content, content='messages', content_rowid='id', "
     "tokenize='trigram')"
@@ -95,6 +97,7 @@ def _both(kept: dict[int, list[str]] | None, hits: dict[int, str]) -> dict[int, 
 
 def _excerpt(texts: list[str], words: list[str]) -> str:
     """A piece of the first text that holds one of `words`, around it."""
+    texts = [" ".join(part for part in split(text) if part) for text in texts]  # no tags of thoughts
     for text in texts:
         folded = text.casefold()
         for word in words:

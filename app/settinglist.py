@@ -73,7 +73,7 @@ class SettingScreen(ModalScreen[None]):
         value = self._adjusting.settings.get(setting.key)
         off = "dim" if self._adjusting.lack(setting) else ""
         indent = "  " if setting.section else ""
-        name = Content(f"{indent}{setting.name:<{_NAME}}")
+        name = Content(f"{indent + setting.name:<{_NAME}}")
         if value is None:
             return name.stylize(off) + Content.styled(
                 one_line(f"{_plain(setting.example)} (default)", width - _NAME - 2), "dim"

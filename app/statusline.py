@@ -93,7 +93,7 @@ def _fit(status: Status, width: int) -> Content:
     state, *others = [text for _, text in parts]
     content = Content.styled(f"{GLYPHS[status.kind]} {state}", _STYLES[status.kind])
     for text in others:
-        content += Content.styled(_GAP, "$text-muted") + Content(text)
+        content += Content.styled(_GAP, "dim") + Content(text)
     return content
 
 

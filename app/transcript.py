@@ -67,6 +67,7 @@ class Transcript(ScrollView, can_focus=False):
         self._lines: list[Line] = []
         self._ready: dict[int, Strip] = {}  # drawn lines by number
         self._renderer: MarkdownRenderer | None = None
+        self._restyles = False
         self._drawn_width = 0
         self._bar_looks: tuple[int, ...] = ()
         self._following = True
@@ -219,6 +220,12 @@ class Transcript(ScrollView, can_focus=False):
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
+        # The styles of the parts come only after this: drawn now, another theme would keep the old one's.
+        if not self._restyles:
+            self._restyles = self.call_later(self._restyle)
+
+    def _restyle(self) -> None:
+        self._restyles = False
         self._renderer = None
         self._ready.clear()
         if self._lines:
@@ -239,7 +246,7 @@ class Transcript(ScrollView, can_focus=False):
             link=style("link"),
             meta=style("meta"),
             notice=style("notice"),
-            code_theme="github-dark" if self.app.current_theme.dark else "friendly",
+            code_theme="github-dark" if self.app.current_theme.dark else "xcode",
         )
 
     # Drawing

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from app.choice import Choice, ChoiceScreen, LineScreen
 from app.lacking import lack_of_field
-from app.sampling import SETTINGS, Setting, parse, setting, show
+from app.sampling import SETTINGS, Setting, parse, setting
 from app.text import one_line
 from engine.errors import BadRequest
+from engine.request import EFFORTS
 
 if TYPE_CHECKING:
     from app.chat import ChatApp
@@ -144,7 +145,7 @@ class Tuning:
             f"{row.words}. Empty for the default, {show(row.default) if row.default is not None else 'none'}."
         )
         await self._app.push_screen(
-            LineScreen(row.name, "" if given is None else show(given), said=said), typed
+            LineScreen(row.name, "" if given is None else row.show(given), said=said), typed
         )
 
     async def _change(self, name: str, word: str) -> None:
@@ -157,7 +158,10 @@ class Tuning:
             if reason := lack_of_field(app.link.offer, row.name):
                 raise BadRequest(f"{row.name}: {reason}")
             if row.name == "thinking" and not app.board.can_switch_thoughts:
-                raise BadRequest("the model's chat template has no switch for thinking")
+                how = "its levels are " + ", ".join(EFFORTS) if app.board.can_set_effort else ""
+                raise BadRequest("the model's chat template has no switch for thinking", hint=how)
+            if row.levels and not app.board.can_set_effort:
+                raise BadRequest("the model's chat template has no levels of reasoning")
             values[row.name] = value
         await app.chats.open.set_sampling(values)
         app.hint(f"{row.name} {self._now(row.name)}, from the next answer")
@@ -165,9 +169,12 @@ class Tuning:
     def _given(self, name: str) -> float | None:
         """What the chat or the command line says, None for nothing."""
         value = self._app.chats.open.sampling.get(name, self._app.options.request.get(name))
+        if isinstance(value, str):
+            levels = setting(name).levels
+            return levels.index(value) + 1 if value in levels else None
         return value if isinstance(value, (int, float)) else None
 
     def _now(self, name: str) -> str:
-        given = self._given(name)
+        given, row = self._given(name), setting(name)
         ours = self._app.link.offer.is_ours  # what others do without being told is theirs
-        return show(given if given is not None else setting(name).default if ours else None)
+        return row.show(given if given is not None else row.default if ours else None)

@@ -119,6 +119,7 @@ def _model_card(loaded: Loaded) -> dict[str, Any]:
         "n_expert_used": info.n_expert_used,
         "is_moe": info.is_moe,
         "can_switch_thoughts": loaded.can_switch_thoughts,
+        "can_set_effort": loaded.can_set_effort,
     }
 
 

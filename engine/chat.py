@@ -11,13 +11,18 @@ from typing import Any
 
 import jinja2
 
+from engine.channels import channels_of
 from engine.dialect import environment
 from engine.errors import BadRequest
+from engine.message import THOUGHT
 from engine.message import Message as Message
+from engine.thoughts import without_marked
 from engine.tools import OPEN, Tools
 from engine.vocab import Vocab
 
-_SWITCH = "enable_thinking"  # the variable by which templates let the caller choose
+# Variables by which templates let the caller choose.
+_SWITCH, _EFFORT = "enable_thinking", "reasoning_effort"
+_THINKING = "thinking"  # how gpt-oss's calls THOUGHT
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -32,8 +37,10 @@ class ChatTemplate:
         self._vocab = vocab
         self._bos, self._eos = vocab.name(vocab.bos), vocab.name(vocab.eos)
         self.can_switch_thoughts = _SWITCH in source
+        self.can_set_effort = _EFFORT in source
         self.has_tools = "tools" in source
-        self._reads_calls = OPEN in source
+        self.channels = channels_of(vocab, source)
+        self._calls_are_read = OPEN in source or self.channels is not None
         self._nonce = secrets.token_hex(8)  # no one can have written it into a message
         self._marks = re.compile(rf"{self._nonce}([BE])(\d+)Q")
         try:
@@ -48,9 +55,10 @@ class ChatTemplate:
         n_ctx: int | None = None,
         *,
         thinking: bool | None = None,
+        effort: str | None = None,
         tools: Tools | None = None,
     ) -> tuple[int, ...]:
-        """The prompt that asks for the next answer. `thinking`: None leaves it to the template.
+        """The prompt that asks for the next answer. `thinking`, `effort`: None leaves it to the template.
 
         What people wrote never becomes a special token, and answers of ours (`replies`: text to the
         ids it was generated as) keep their ids, so that their KV cells can be used again. All other text is
@@ -58,8 +66,10 @@ class ChatTemplate:
         Raises BadRequest with the template's reason when it refuses the conversation, ContextFull when it is
         clear without counting that `n_ctx` tokens cannot hold it.
         """
+        messages = [self._without_thoughts(message) for message in messages]
         self._check_tools(messages, tools)
-        variables: dict[str, Any] = {} if thinking is None else {_SWITCH: thinking}
+        asked = {_SWITCH: thinking, _EFFORT: effort}
+        variables: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         if tools is not None:
             variables["tools"] = [dict(tool) for tool in tools.functions]
         text, turns = self._render(messages, variables)
@@ -78,23 +88,38 @@ class ChatTemplate:
         tokens += self._with_special(text[at:], continues=at > 0)
         return tuple(tokens)
 
-    def tokenize_answer(self, text: str, replies: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-        """The ids of an answer that is to go on: those it was generated as, where they are known."""
-        known = replies.get(text)
-        return known if known is not None else tuple(self._plain(text))
+    def tokenize_answer(self, text: str) -> tuple[int, ...]:
+        """The ids of an answer that is to go on, where those it was generated as are not known."""
+        return tuple(self._plain(text))
 
     def _check_tools(self, messages: Sequence[Message], tools: Tools | None) -> None:
         """Refuses tools where the template would not show them, or nobody could read the calls."""
-        used = any(message.more or message.role == "tool" for message in messages)
+        used = any("tool_calls" in message.more or message.role == "tool" for message in messages)
         if tools is None and not used:
             return
         if not self.has_tools:
             raise BadRequest("the model's chat template knows no tools", hint="another model, or no tools")
-        if not self._reads_calls:
+        if not self._calls_are_read:
             raise BadRequest("this model writes calls of tools in a way that is not supported")
         told = [tools.functions if tools else (), [message.more for message in messages]]
         if self._disarmed(json.dumps(told, ensure_ascii=False)) is not None:
             raise BadRequest("a tool holds the name of a special token, and the model would obey it")
+
+    def _without_thoughts(self, message: Message) -> Message:
+        """An earlier answer as templates know it: those that drop thoughts know only the tags of their model.
+
+        Thoughts behind a call of a tool the template may want, under the one name or the other; those that
+        hold the name of a special token are left out, because the model would obey it.
+        """
+        if message.role != "assistant":
+            return message
+        content, more = without_marked(message.content), dict(message.more)
+        thought = more.pop(THOUGHT, "")
+        if thought and self._disarmed(thought) is None:
+            if "tool_calls" in more and self.channels is not None:  # gpt-oss's takes one of them
+                thought, content = "\n\n".join(part for part in (thought, content) if part), ""
+            more |= {THOUGHT: thought, _THINKING: thought}
+        return Message(message.role, content, more)
 
     def _plain(self, text: str) -> list[int]:
         return self._vocab.tokenize(text, add_special=False, parse_special=False, continues=True)
@@ -180,13 +205,20 @@ class ChatTemplate:
         raise BadRequest(f"the model's chat template refuses this conversation: {first_refusal}")
 
     def _apply(self, turns: Sequence[Message], variables: Mapping[str, Any]) -> str:
-        return self._template.render(
-            messages=[{"role": turn.role, "content": turn.content, **turn.more} for turn in turns],
+        # gpt-oss's template refuses answers that have its marks, also one that only explains them.
+        name = self.channels.dialect.channel if self.channels else ""
+        hidden = f"{self._nonce}N" if name else ""
+        text = self._template.render(
+            messages=[
+                {"role": turn.role, "content": turn.content.replace(name, hidden), **turn.more}
+                for turn in turns
+            ],
             add_generation_prompt=True,
             bos_token=self._bos,
             eos_token=self._eos,
             **variables,
         )
+        return text.replace(hidden, name)
 
 
 def _at_its_ends(content: str) -> tuple[str, str, str]:

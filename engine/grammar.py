@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engine.channels import Channels, Place
 from engine.errors import BadRequest, NativeError
 from engine.native import llama, log
 from engine.vocab import Vocab
@@ -34,8 +35,8 @@ class Candidates:
         self._rows[0] = (token, 0.0, 0.0)
         self._array.size, self._array.selected, self._array.sorted = 1, -1, False
 
-    def forbid(self, tokens: npt.NDArray[np.bool_]) -> None:
-        """Just filled: `tokens` BOOL [n_vocab] are out of the question."""
+    def forbid(self, tokens: npt.NDArray[np.bool_] | list[int]) -> None:
+        """Just filled: `tokens`, as BOOL [n_vocab] or one by one, are out of the question."""
         self._rows["logit"][tokens] = -np.inf
 
     def apply(self, sampler: Any) -> None:
@@ -54,11 +55,13 @@ class Candidates:
 class Grammar:
     """Rules for the whole answer, of which control tokens are never part, ends excepted.
 
-    Raises BadRequest where llama.cpp cannot read `rules`.
+    `channels`: the dialect the answer is written in; only its headers may have its marks. Raises BadRequest
+    where llama.cpp cannot read `rules`.
     """
 
-    def __init__(self, rules: str, vocab: Vocab) -> None:
+    def __init__(self, rules: str, vocab: Vocab, channels: Channels | None = None) -> None:
         self._vocab = vocab
+        self._place = Place(channels) if channels else None
         self._one = Candidates(1)
         log.clear()
         self._sampler: Any = llama().llama_sampler_init_grammar(vocab.handle, rules.encode(), b"root")
@@ -69,7 +72,7 @@ class Grammar:
             )
 
     def allows(self, token: int) -> bool:
-        if self._vocab.silent[token]:
+        if self._vocab.silent[token] or (self._place is not None and token in self._place.forbidden):
             return False
         self._one.only(token)
         self._one.apply(self._sampler)
@@ -78,6 +81,8 @@ class Grammar:
     def restrict(self, candidates: Candidates) -> None:
         """Leaves those of all tokens that may come next."""
         candidates.forbid(self._vocab.silent)
+        if self._place is not None:
+            candidates.forbid(list(self._place.forbidden))
         candidates.apply(self._sampler)
 
     def accept(self, token: int) -> None:
@@ -85,10 +90,14 @@ class Grammar:
         if not self.allows(token):
             raise NativeError("no token is left that the wanted format allows")
         llama().llama_sampler_accept(self._sampler, token)
+        if self._place is not None and not self._vocab.is_end(token):
+            self._place.step(token)
 
     def copy_from(self, other: Grammar) -> None:
         """Takes over how far another answer to the same rules has come."""
         llama().llama_sampler_copy(other._sampler, self._sampler)
+        if self._place is not None and other._place is not None:
+            self._place.copy_from(other._place)
 
     def close(self) -> None:
         if self._sampler:

@@ -146,7 +146,8 @@ class Loaded:
     """The model that is loaded, and how. `n_ctx` is what the native context really has.
 
     `exact`: on this backend the exact modes keep their promise. `governor`: of the memory of its experts,
-    where they are read as they are needed. `can_switch_thoughts`: requests may say whether the model thinks.
+    where they are read as they are needed. `can_switch_thoughts`: requests may say whether the model thinks,
+    `can_set_effort`: how much.
     """
 
     load: Load
@@ -157,6 +158,7 @@ class Loaded:
     notices: tuple[str, ...]
     governor: MemoryGovernor | None = None
     can_switch_thoughts: bool = False
+    can_set_effort: bool = False
 
 
 Job: TypeAlias = GenerateJob | LoadJob

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from engine.channels import Reader
 from engine.draft import Draft, Drafter
 from engine.drafters import drafter_for
 from engine.errors import BadRequest, Cancelled, ContextFull
@@ -56,7 +57,12 @@ class _Answer:
     def __init__(self, session: Session, request: Request, drafter: Drafter | None) -> None:
         self._session, self._request, self._drafter = session, request, drafter
         self._text = TextStream(request.stop)
-        self._target = Sampler.of(request, session.vocab)
+        self._reader = Reader(session.channels) if request.in_dialect and session.channels else None
+        self._head = request.prompt[len(request.prompt) - request.continued :]
+        if self._reader is not None:
+            for token in self._head:
+                self._reader.read(token)
+        self._target = Sampler.of(request, session)
         self._target.accept(request.prompt)
         self._root = -1
         self._ids: list[int] = []
@@ -132,11 +138,12 @@ class _Answer:
     def done(self) -> Done:
         """The end: what the text still held back, and the final figures."""
         assert self.reason is not None
-        text = self._text.finish()
+        text = self._last_text()
         self._pieces.append(text)
-        head = self._request.prompt[len(self._request.prompt) - self._request.continued :]
+        in_dialect = self._reader is not None
+        head = self._session.text_of(self._head, in_dialect=in_dialect)
         self._session.remember_reply(
-            self._session.vocab.text(head) + "".join(self._pieces), (*head, *self._ids)
+            head + "".join(self._pieces), (*self._head, *self._ids), in_dialect=in_dialect
         )
         return Done(self.reason, text, self._timings())
 
@@ -161,8 +168,9 @@ class _Answer:
             self.reason = "eos"
             return token
         self._ids.append(token)
-        self._note_logprob(row, token)
-        self._pieces.append(self._text.push(self._session.vocab.piece(token)))
+        self._pieces.append(self._read(token))
+        if self._reader is None or self._reader.said:
+            self._note_logprob(row, token)
         if self._text.stopped:
             self.reason = "stop_string"
         elif self._request.max_tokens is not None and len(self._ids) >= self._request.max_tokens:
@@ -170,6 +178,18 @@ class _Answer:
         elif len(self._request.prompt) + len(self._ids) > self._session.n_ctx:
             self.reason = "context"
         return token
+
+    def _read(self, token: int) -> str:
+        """What `token` adds to the text."""
+        if self._reader is None:
+            return self._text.push(self._session.vocab.piece(token))
+        tag, piece = self._reader.read(token)
+        return (self._text.mark(tag) if tag else "") + self._text.push(piece)
+
+    def _last_text(self) -> str:
+        """What the text still held back, and what ends it."""
+        tag = self._reader.end() if self._reader is not None and self.reason == "eos" else ""
+        return self._text.mark(tag) if tag else self._text.finish()
 
     def _deliver(self, drawn: Sequence[int]) -> Tokens:
         count = len(drawn) - (self.reason == "eos")

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+THOUGHT = "reasoning_content"
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """`role` is system, user or assistant (or what else the model's template knows).
 
-    `more`: what a template may want besides, as OpenAI names it: tool_calls, tool_call_id, name.
+    `more`: what a template may want besides, as OpenAI names it: tool_calls, tool_call_id, name; and THOUGHT.
     """
 
     role: str

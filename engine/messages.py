@@ -51,7 +51,8 @@ class Handshake:
 class ModelCard:
     """The loaded model. `size_bytes` counts all files of a split model, `n_ctx` is the context in use.
 
-    `can_switch_thoughts`: requests may say whether the model thinks before it answers.
+    `can_switch_thoughts`: requests may say whether the model thinks before it answers, `can_set_effort`:
+    how much.
     """
 
     path: str
@@ -64,6 +65,7 @@ class ModelCard:
     n_expert_used: int
     is_moe: bool
     can_switch_thoughts: bool = False
+    can_set_effort: bool = False
 
 
 @dataclass(frozen=True, slots=True)

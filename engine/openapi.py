@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine import __version__
-from engine.request import MAX_DRAFT_LENGTH, MODES
+from engine.request import EFFORTS, MAX_DRAFT_LENGTH, MODES
 
 _TEXT = {"type": "string"}
 _FLAG = {"type": "boolean"}
@@ -54,7 +54,10 @@ def _chat() -> dict[str, Any]:
         "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required"]}, _ANY]},
         "parallel_tool_calls": _FLAG,
         "reasoning_format": {"enum": ["auto", "deepseek", "none"]},
-        "chat_template_kwargs": _object({"enable_thinking": _FLAG}),
+        "reasoning_effort": {"enum": list(EFFORTS)},
+        "chat_template_kwargs": _object(
+            {"enable_thinking": _FLAG, "reasoning_effort": {"enum": list(EFFORTS)}}
+        ),
         "continue_final_message": _FLAG,
     }
     return _object({**own, **_common()}, "messages")

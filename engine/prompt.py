@@ -19,17 +19,17 @@ def prompt_of(session: Session, call: Call) -> tuple[tuple[int, ...], int]:
     if call.prompt is not None:
         return session.tokenize_text(call.prompt), 0
     if call.continues:
-        return session.tokenize_continued(call.messages, thinking=call.thinking)
-    return session.tokenize_chat(call.messages, thinking=call.thinking, tools=call.tools), 0
+        return session.tokenize_continued(call.messages, thinking=call.thinking, effort=call.effort)
+    prompt = session.tokenize_chat(
+        call.messages, thinking=call.thinking, effort=call.effort, tools=call.tools
+    )
+    return prompt, 0
 
 
 def request_of(session: Session, call: Call, defaults: Speculation) -> tuple[Request, str]:
     """The request, and the tag of thoughts that its prompt ends with, "" for none."""
     prompt, continued = prompt_of(session, call)
     opens = "" if continued else session.opens_thoughts(prompt)
-    grammar = call.grammar
-    if grammar and opens and call.prompt is None:
-        grammar = behind_thoughts(grammar, closing_of(opens))
     request = Request(
         prompt=prompt,
         sampling=call.sampling,
@@ -38,7 +38,18 @@ def request_of(session: Session, call: Call, defaults: Speculation) -> tuple[Req
         stop=call.stop,
         ignore_eos=call.ignore_eos,
         continued=continued,
-        grammar=grammar,
+        grammar=_grammar(session, call, opens),
         top_logprobs=call.top_logprobs,
+        in_dialect=call.prompt is None,
     )
     return request, opens
+
+
+def _grammar(session: Session, call: Call, opens: str) -> str:
+    """Rules for the whole answer; those of `call` are of what follows the thoughts."""
+    if not call.grammar or call.prompt is not None:
+        return call.grammar
+    if (channels := session.channels) is not None:
+        forced = call.tools is not None and call.tools.forced
+        return channels.call_rules(call.tools) if call.tools and forced else channels.rules(call.grammar)
+    return behind_thoughts(call.grammar, closing_of(opens)) if opens else call.grammar

@@ -47,6 +47,8 @@ class Reply:
         self._received_at = time.monotonic()
         self._texts: list[str] = []
         self._thoughts = Thoughts() if call.splits_thoughts else None
+        if self._thoughts is not None and call.continues:
+            self._thoughts.feed(call.messages[-1].content)  # it may go on thinking
         self._calls = CallReader(call.tools) if call.tools else None
         self._logprobs: list[TokenLogprob] = []
         self._likelihoods = Likelihoods(chat=chat)

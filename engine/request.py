@@ -48,6 +48,9 @@ EXPANSIONS = ("priced", "utility", "confidence", "fixed")
 #: Types of the KV cache, named as in llama.cpp, and their bytes per number.
 CACHE_TYPES = {"f16": 2.0, "q8_0": 34 / 32}
 
+#: How much a model thinks, where its chat template asks.
+EFFORTS = ("low", "medium", "high")
+
 MAX_DRAFT_LENGTH = (
     31  # root + drafts are verified in one pass of at most 32 rows, the width the exact kernels cover
 )
@@ -117,7 +120,8 @@ class Request:
 
     `continued`: how many tokens at the end of the prompt are the answer's own beginning. `grammar`: what the
     answer may be, in llama.cpp's GBNF with `root`; "" is anything. `top_logprobs`: each token comes with its
-    logarithmic probability and those of so many of the likeliest, None without.
+    logarithmic probability and those of so many of the likeliest, None without. `in_dialect`: the prompt asks
+    for an answer in a conversation, which the model writes in its dialect.
     """
 
     prompt: tuple[int, ...]
@@ -129,6 +133,7 @@ class Request:
     continued: int = 0
     grammar: str = ""
     top_logprobs: int | None = None
+    in_dialect: bool = False
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.grammar import Candidates, Grammar
 from engine.logprobs import logits_of
 from engine.native import llama
 from engine.request import Request, Sampling
 from engine.vocab import Vocab
+
+if TYPE_CHECKING:
+    from engine.channels import Channels
+    from engine.session import Session
 
 _WINDOW = 1 << 16  # tokens the penalties look back at most
 
@@ -23,10 +27,16 @@ class Sampler:
     """
 
     def __init__(
-        self, sampling: Sampling, vocab: Vocab, *, ignore_eos: bool = False, grammar: str = ""
+        self,
+        sampling: Sampling,
+        vocab: Vocab,
+        *,
+        ignore_eos: bool = False,
+        grammar: str = "",
+        channels: Channels | None = None,
     ) -> None:
         self._llama = llama()
-        self._grammar = Grammar(grammar, vocab) if grammar else None
+        self._grammar = Grammar(grammar, vocab, channels) if grammar else None
         self._n_vocab = len(vocab)
         self._candidates = Candidates(self._n_vocab if grammar else 1)
         self._chain: Any = self._llama.llama_sampler_chain_init(
@@ -38,9 +48,15 @@ class Sampler:
         self._add_draw(sampling)
 
     @classmethod
-    def of(cls, request: Request, vocab: Vocab) -> Sampler:
+    def of(cls, request: Request, session: Session) -> Sampler:
         """As `request` wants it."""
-        return cls(request.sampling, vocab, ignore_eos=request.ignore_eos, grammar=request.grammar)
+        return cls(
+            request.sampling,
+            session.vocab,
+            ignore_eos=request.ignore_eos,
+            grammar=request.grammar,
+            channels=session.channels if request.in_dialect else None,
+        )
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Tells the penalties what stood before the answer."""

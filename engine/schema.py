@@ -51,9 +51,14 @@ def grammar_of(schema: Mapping[str, Any]) -> str:
 
 def behind_thoughts(rules: str, closing: str) -> str:
     """Rules for an answer that stands behind the end of thoughts, where the prompt has opened them."""
+    thought = f"thought ::= {not_beginning(closing)}"
+    return "\n".join((f'root ::= thought* "{closing}" [ \\n]* answer', thought, renamed(rules, "answer")))
+
+
+def not_beginning(closing: str) -> str:
+    """A rule for a piece of text that can be no beginning of `closing`."""
     first, second = (re.sub(r"([\[\]\\^])", r"\\\1", sign) for sign in closing[:2])
-    thought = f'thought ::= [^{first}] | "{closing[0]}" [^{second}{first}]'
-    return "\n".join((f'root ::= thought* "{closing}" [ \\n]* answer', thought, _renamed(rules, "answer")))
+    return f'[^{first}] | "{closing[0]}" [^{second}{first}]'
 
 
 def rules_of(schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -81,10 +86,10 @@ def _rules(schema: Mapping[str, Any], name: str) -> str:
         raise _refused(str(error) or type(error).__name__) from None
     if len(rules) > _MOST_RULES or _depth(rules) > _DEEPEST:
         raise _refused("it is too large")
-    return rules if name == "root" else _renamed(rules, name)
+    return rules if name == "root" else renamed(rules, name)
 
 
-def _renamed(rules: str, name: str) -> str:
+def renamed(rules: str, name: str) -> str:
     """The same rules under names of their own, so that several sets can stand in one grammar."""
     own = {line.partition(" ::= ")[0] for line in rules.splitlines()}
     words = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|[a-zA-Z0-9-]+')

@@ -35,7 +35,7 @@ class SelfDraft:
         self._expansion = EXPANSIONS[speculation.expansion](experience.prices)
         self._experts, self._from_memory = speculation.draft_experts, speculation.from_memory
         self._ends = not request.ignore_eos
-        self._sampler = Sampler.of(request, session.vocab)
+        self._sampler = Sampler.of(request, session)
 
     def propose(self, root: int, length: int, target: Sampler) -> Draft:
         """The root's step, then one for each candidate that is worth it; the last one allowed needs none."""

@@ -82,7 +82,12 @@ class Session:
         if not self.exact:
             self.notices.append("on a GPU the exact modes are ≈: kernels differ by width, the text may too")
         self._template = self._chat_template()
+        self.channels = self._template.channels
+        if self.channels is not None:
+            self.vocab.break_names(self.channels.dialect.marks)
+        # Answers and the ids they were generated as: what the next prompt tells of them, and all of them.
         self._replies: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._wholes: OrderedDict[str, tuple[int, ...]] = OrderedDict()
 
     @classmethod
     def load(
@@ -130,18 +135,28 @@ class Session:
     # --- prompts
 
     def tokenize_chat(
-        self, messages: Sequence[Message], *, thinking: bool | None = None, tools: Tools | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        effort: str | None = None,
+        tools: Tools | None = None,
     ) -> tuple[int, ...]:
         """The prompt for the next answer in `messages`, by the model's chat template.
 
-        `thinking`: whether the model thinks first, where the template lets one choose; None is its default.
+        `thinking`, `effort`: whether the model thinks first and how much, where the template lets one choose.
+        None is its default.
         """
         if thinking is not None and not self.can_switch_thoughts:
             raise BadRequest("the model's chat template has no switch for thinking", hint="leave it out")
-        return self._template.tokenize(messages, self._replies, self.n_ctx, thinking=thinking, tools=tools)
+        if effort is not None and not self.can_set_effort:
+            raise BadRequest("the model's chat template has no levels of reasoning", hint="leave it out")
+        return self._template.tokenize(
+            messages, self._replies, self.n_ctx, thinking=thinking, effort=effort, tools=tools
+        )
 
     def tokenize_continued(
-        self, messages: Sequence[Message], *, thinking: bool | None = None
+        self, messages: Sequence[Message], *, thinking: bool | None = None, effort: str | None = None
     ) -> tuple[tuple[int, ...], int]:
         """The prompt that lets the last of `messages`, an answer, go on; how many of its tokens are the
         answer.
@@ -151,11 +166,13 @@ class Session:
         *before, last = messages
         if last.role != "assistant":
             raise BadRequest("the last message is no answer that could go on")
-        prompt = self.tokenize_chat(before, thinking=thinking)
+        prompt = self.tokenize_chat(before, thinking=thinking, effort=effort)
         opened = self.opens_thoughts(prompt)
-        text = last.content
         # The template has written the tag already that this answer begins with.
-        answer = self._template.tokenize_answer(text.removeprefix(opened) if opened else text, self._replies)
+        text = last.content.removeprefix(opened) if opened else last.content
+        answer = self._wholes.get(text)
+        if answer is None:
+            answer = self.channels.tokens(text) if self.channels else self._template.tokenize_answer(text)
         return prompt + answer, len(answer)
 
     def opens_thoughts(self, prompt: Sequence[int]) -> str:
@@ -168,18 +185,28 @@ class Session:
         """Whether the chat template lets the caller choose if the model thinks first."""
         return self._template.can_switch_thoughts
 
+    @property
+    def can_set_effort(self) -> bool:
+        """Whether the chat template lets the caller choose how much the model thinks."""
+        return self._template.can_set_effort
+
     def tokenize_text(self, text: str) -> tuple[int, ...]:
         """`text` as it stands, special tokens in it included."""
         self.vocab.check_fits(text, self.n_ctx)
         return tuple(self.vocab.tokenize(text, add_special=True, parse_special=True))
 
-    def remember_reply(self, text: str, tokens: Sequence[int]) -> None:
+    def text_of(self, answer: Sequence[int], *, in_dialect: bool) -> str:
+        """How `answer` reads: as text, or as the model's dialect writes it."""
+        return self.channels.text(answer) if in_dialect and self.channels else self.vocab.text(tuple(answer))
+
+    def remember_reply(self, text: str, tokens: Sequence[int], *, in_dialect: bool = False) -> None:
         """Notes the ids an answer was generated as: its text alone may tokenise to others."""
-        if text and text == self.vocab.text(tuple(tokens)):
-            self._replies[text] = tuple(tokens)
-            self._replies.move_to_end(text)
-            if len(self._replies) > _REPLIES_KEPT:
-                self._replies.popitem(last=False)
+        if not text or text != self.text_of(tokens, in_dialect=in_dialect):
+            return
+        _remember(self._wholes, text, tuple(tokens))
+        told = self.channels.told(tokens) if in_dialect and self.channels else (text, tuple(tokens))
+        if told[0]:
+            _remember(self._replies, *told)
 
     # --- decoding
 
@@ -372,6 +399,13 @@ class Session:
         except BadRequest as error:
             self.notices.append(f"{error.message}: ChatML is used, answers may ramble")
             return ChatTemplate(CHATML, self.vocab)
+
+
+def _remember(known: OrderedDict[str, tuple[int, ...]], text: str, tokens: tuple[int, ...]) -> None:
+    known[text] = tokens
+    known.move_to_end(text)
+    if len(known) > _REPLIES_KEPT:
+        known.popitem(last=False)
 
 
 def _open(

@@ -33,6 +33,12 @@ class TextStream:
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
+    def mark(self, tag: str) -> str:
+        """Writes `tag`, of which no stop string is part, and none goes on behind it; what comes before it."""
+        text, self._held = self._held + self._decoder.decode(b"", final=True), ""
+        self._decoder.reset()
+        return text + tag
+
     def finish(self) -> str:
         """The end: what was held back. A character cut in half becomes one U+FFFD."""
         if self.stopped:

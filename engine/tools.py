@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,18 +35,17 @@ class Tools:
     def names(self) -> list[str]:
         return [tool["function"]["name"] for tool in self.functions]
 
-    def grammar(self) -> str:
-        """Rules for an answer that is a call of one of the `forced`; "" where nothing is."""
+    def grammar(self, form: Callable[[str], tuple[str, str]] | None = None) -> str:
+        """Rules for an answer that is a call of one of the `forced`; "" where nothing is.
+
+        `form`: the rules around the arguments of a call to the function of that name.
+        """
         chosen = [tool["function"] for tool in self.functions if tool["function"]["name"] in self.forced]
         if not chosen:
             return ""
         schemas = {f"f{no}": function.get("parameters") or ANY_OBJECT for no, function in enumerate(chosen)}
-        calls = [
-            _literal(f'{OPEN}\n{{"name": {json.dumps(function["name"])}, "arguments": ')
-            + f" f{no} "
-            + _literal(f"}}\n{CLOSE}")
-            for no, function in enumerate(chosen)
-        ]
+        forms = [(form or _tagged)(function["name"]) for function in chosen]
+        calls = [f"{head} f{no} {tail}" for no, (head, tail) in enumerate(forms)]
         return "\n".join(("root ::= " + " | ".join(calls), *rules_of(schemas).values()))
 
 
@@ -187,6 +186,10 @@ def _earlier_call(call: dict[str, Any], where: str) -> dict[str, Any]:
     return {"id": call_id, **known} if isinstance(call_id, str) else known
 
 
-def _literal(text: str) -> str:
+def _tagged(name: str) -> tuple[str, str]:
+    return literal(f'{OPEN}\n{{"name": {json.dumps(name)}, "arguments": '), literal(f"}}\n{CLOSE}")
+
+
+def literal(text: str) -> str:
     """`text` as a grammar writes it."""
     return json.dumps(text, ensure_ascii=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +26,7 @@ class Vocab:
         self._vocab = self._llama.llama_model_get_vocab(model)
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
+        self._broken: re.Pattern[str] | None = None
         self._adds_space = self._llama.llama_vocab_type(self._vocab) == self._llama.LLAMA_VOCAB_TYPE_SPM
         self._buffer = ctypes.create_string_buffer(_PIECE_BYTES)
 
@@ -33,6 +36,15 @@ class Vocab:
         """Token ids of `text`. `add_special`: BOS and the like, where the model wants them;
         `parse_special`: whether <|names|> in the text mean the special tokens; `continues`: other text stands
         before it, so it gets no space of its own in front."""
+        parts = [text] if parse_special or self._broken is None else self._broken.split(text)
+        tokens = self._joined(parts[0], add_special, parse_special, continues)
+        return tokens + [token for part in parts[1:] for token in self._joined(part, False, False, True)]
+
+    def break_names(self, names: Iterable[str]) -> None:
+        """Text never means these special tokens, although the vocabulary has them as ordinary words."""
+        self._broken = re.compile("|".join(f"(?<={re.escape(n[0])})(?={re.escape(n[1:])})" for n in names))
+
+    def _joined(self, text: str, add_special: bool, parse_special: bool, continues: bool) -> list[int]:
         if continues and self._adds_space:
             lead = self._tokenize("\n", False, False)
             tokens = self._tokenize("\n" + text, add_special, parse_special)
@@ -120,6 +132,11 @@ class Vocab:
         if token < 0:
             return ""
         return bytes(self._llama.llama_vocab_get_text(self._vocab, token)).decode("utf-8", "replace")
+
+    def special(self, name: str) -> int | None:
+        """The special token that is written `name`."""
+        tokens = self.tokenize(name, add_special=False, parse_special=True)
+        return tokens[0] if len(tokens) == 1 and self.name(tokens[0]) == name else None
 
     @property
     def adds_bos(self) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 from engine.budget import Budget, parse_budget
 from engine.errors import BadRequest
 from engine.fields import Fields
-from engine.message import Message
-from engine.request import CACHE_TYPES, Sampling, Speculation
+from engine.message import THOUGHT, Message
+from engine.request import CACHE_TYPES, EFFORTS, Sampling, Speculation
 from engine.schema import ANY_OBJECT, grammar_of
 from engine.tools import Tools, parse_calls, parse_tools
 
@@ -26,7 +26,7 @@ _UNSUPPORTED: dict[str, tuple[object, ...]] = {
             *("guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "web_search_options"),
             *("audio", "prediction", "suffix", "echo", "n_probs", "mirostat", "mirostat_v2"),
             *("dry_multiplier", "xtc_probability", "dynatemp_range", "prefill_assistant", "lora", "samplers"),
-            *("reasoning_effort", "min_tokens", "n_keep", "t_max_predict_ms", "n_indent", "use_beam_search"),
+            *("min_tokens", "n_keep", "t_max_predict_ms", "n_indent", "use_beam_search"),
             *("bad_words", "stop_token_ids", "logits_processors", "adaptive_target", "documents"),
         ),
         _NOTHING,
@@ -54,7 +54,8 @@ class Call:
     """One generation request: either `messages` or a raw `prompt`.
 
     `continues`: the last message is an answer that goes on. `thinking`: whether the model thinks first, None
-    for its template's default. `splits_thoughts`: thoughts are answered apart, as `reasoning_content`.
+    for its template's default; `effort`: how much, one of EFFORTS. `splits_thoughts`: thoughts are answered
+    apart, as `reasoning_content`.
     `grammar` and `top_logprobs` as in a Request of the decode loop.
     """
 
@@ -73,6 +74,7 @@ class Call:
     request_id: str | None
     continues: bool = False
     thinking: bool | None = None
+    effort: str | None = None
     splits_thoughts: bool = True
     grammar: str = ""
     tools: Tools | None = None
@@ -100,8 +102,9 @@ def parse_completion(body: Mapping[str, Any]) -> Call:
     prompt = fields.text("prompt")
     if prompt is None:
         raise fields.wrong("prompt", "a string")
-    if fields.get("tools"):
-        raise BadRequest("tools need a conversation", hint="use /v1/chat/completions")
+    for name in ("tools", "reasoning_effort"):
+        if fields.get(name):
+            raise BadRequest(f"{name} without a conversation", hint="use /v1/chat/completions")
     return _parse_call(fields, messages=(), prompt=prompt)
 
 
@@ -203,6 +206,7 @@ def _parse_call(fields: Fields, *, messages: tuple[Message, ...], prompt: str | 
             request_id=_request_id(fields),
             continues=_continues(fields, messages),
             thinking=_thinking(fields),
+            effort=_effort(fields),
             splits_thoughts=_splits_thoughts(fields),
             grammar=_format(fields) or (tools.grammar() if tools else ""),
             tools=tools,
@@ -271,12 +275,29 @@ def _thinking(fields: Fields) -> bool | None:
     options = fields.get("chat_template_kwargs")
     if options is None:
         return None
-    if not isinstance(options, dict) or not set(options) <= {"enable_thinking"}:
-        raise fields.wrong("chat_template_kwargs", "an object with enable_thinking, the only one supported")
+    if not isinstance(options, dict) or not set(options) <= {"enable_thinking", "reasoning_effort"}:
+        raise fields.wrong(
+            "chat_template_kwargs",
+            "an object with enable_thinking or reasoning_effort, no others are supported",
+        )
     value = options.get("enable_thinking")
     if value is not None and not isinstance(value, bool):
         raise fields.wrong("chat_template_kwargs.enable_thinking", "true or false")
     return value
+
+
+def _effort(fields: Fields) -> str | None:
+    """OpenAI's field, or the variable of the template."""
+    options = fields.get("chat_template_kwargs") or {}
+    for name, value in (
+        ("reasoning_effort", fields.get("reasoning_effort")),
+        ("chat_template_kwargs.reasoning_effort", options.get("reasoning_effort")),
+    ):
+        if value is not None:
+            if value not in EFFORTS:
+                raise fields.wrong(name, ", ".join(EFFORTS[:-1]) + f" or {EFFORTS[-1]}")
+            return str(value)
+    return None
 
 
 def _splits_thoughts(fields: Fields) -> bool:
@@ -351,6 +372,8 @@ def _message(value: Any, where: str) -> Message:
     more: dict[str, Any] = {}
     if value.get("tool_calls"):
         more["tool_calls"] = parse_calls(value["tool_calls"], f"{where}.tool_calls")
+    if role == "assistant" and value.get(THOUGHT):
+        more[THOUGHT] = fields.clean(THOUGHT, fields.text(THOUGHT) or "")
     if role == "tool":
         more |= {name: fields.text(name) for name in ("tool_call_id", "name") if value.get(name) is not None}
     content = "" if more.get("tool_calls") and value.get("content") is None else _content(fields)

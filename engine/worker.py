@@ -124,6 +124,7 @@ class Worker(threading.Thread):
             tuple(session.notices),
             self._governor,
             session.can_switch_thoughts,
+            session.can_set_effort,
         )
         self._tell(self._state.load_done, job, loaded)
         threading.Thread(target=remember_disk, args=(info.path,), name="disk", daemon=True).start()

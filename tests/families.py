@@ -322,13 +322,23 @@ STATEFUL = {
 }
 
 
-def write_family(path: Path, family: Family, tensors_per_file: int = 0) -> Path:
-    """A model of `family` with random weights.
+def write_family(
+    path: Path,
+    family: Family,
+    tensors_per_file: int = 0,
+    *,
+    special: tuple[str, ...] = (),
+    template: str | None = None,
+) -> Path:
+    """A model of `family` with random weights, `special` tokens besides and a chat `template`.
 
     With `tensors_per_file` it becomes a split set; the first file's path is returned.
     """
     writer = gguf.GGUFWriter(path, family.arch, split_max_tensors=tensors_per_file)
-    n_vocab = add_vocabulary(writer)
+    n_vocab = add_vocabulary(writer, special)
+    if template is not None:
+        writer.add_chat_template(template)
+        writer.add_add_space_prefix(False)  # as vocabularies of models that chat have it
     for key, value in (_common(family) | dict(family.keys)).items():
         _add_key(writer, f"{family.arch}.{key}", value)
     for name, shape in _tensors(family, n_vocab):

@@ -28,6 +28,9 @@ CASES = [
     ("<thin ice", "", "<thin ice"),
     ("<", "", "<"),
     ("<think>a</think>b</think>c", "a", "b</think>c"),
+    ("<|~t|>a<|~/t|>b<|~t|>c<|~/t|>d", "a\n\nc", "bd"),
+    ("a<|~t|>b</think>", "b</think>", "a"),
+    ("a<|~", "", "a<|~"),
 ]
 
 
@@ -44,6 +47,15 @@ def test_the_cut_does_not_matter(text: str, thought: str, answer: str) -> None:
 def test_a_whole_text_loses_white_space_only_where_there_are_thoughts() -> None:
     assert split("<think>\nwhy\n</think>\n\nbecause\n") == ("why", "because")
     assert split("\n because\n") == ("", "\n because\n")
+
+
+def test_a_continued_answer_is_split_where_it_goes_on() -> None:
+    begun = {"role": "assistant", "content": "<think>why"}
+    body = {"messages": [{"role": "user", "content": "hi"}, begun], "continue_final_message": True}
+    reply = Reply(parse_chat(body), "id", "model")
+    reply.take([Started(7, "ar"), Tokens(" not</think>so", (1,), Timings()), Done("eos", "", Timings())])
+    message = reply.whole()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == (" not", "so")
 
 
 def test_a_prompt_that_opens_thoughts_is_recognised() -> None:

@@ -120,8 +120,8 @@ def write_llama(
     return path if path.exists() else sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))[0]
 
 
-def add_vocabulary(writer: gguf.GGUFWriter) -> int:
-    """Bytes, single letters and a few words; returns how many."""
+def add_vocabulary(writer: gguf.GGUFWriter, special: tuple[str, ...] = ()) -> int:
+    """Bytes, single letters and a few words, then more `special` ones; returns how many."""
     kinds = gguf.TokenType
     rows = [("<unk>", kinds.UNKNOWN), ("<s>", kinds.CONTROL), ("</s>", kinds.CONTROL)]
     rows += [(f"<0x{byte:02X}>", kinds.BYTE) for byte in range(256)]
@@ -133,6 +133,7 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> int:
         ("hi", kinds.NORMAL),
         (SPACE + "hi", kinds.NORMAL),
     ]
+    rows += [(word, kinds.CONTROL) for word in special]
     writer.add_tokenizer_model("llama")
     writer.add_token_list([name for name, _ in rows])
     writer.add_token_scores([-float(len(rows) - no) for no in range(len(rows))])

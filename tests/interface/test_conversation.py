@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support import rows
 
@@ -15,7 +17,7 @@ from app.history import File
 from app.prefill import Prefill
 from app.sampling import parse, request_fields, setting
 from engine.errors import BadRequest, S2Error
-from engine.messages import Progress
+from engine.messages import ModelCard, Progress
 from engine.paths import Paths
 
 
@@ -202,7 +204,8 @@ def test_settings_the_engine_honours(name: str, word: str, value: float) -> None
 @pytest.mark.parametrize(
     ("name", "word"),
     [("temperature", "x"), ("temperature", "-1"), ("top_p", "2"), ("top_k", "1.5"), ("seed", "-4"),
-     ("max", "0"), ("mirostat", "2"), ("t", "1"), ("", "1"), ("temperature", "nan")],
+     ("max", "0"), ("mirostat", "2"), ("t", "1"), ("", "1"), ("temperature", "nan"),
+     ("effort", "much"), ("effort", "0")],
 )  # fmt: skip
 def test_settings_it_does_not(name: str, word: str) -> None:
     with pytest.raises(BadRequest):
@@ -211,6 +214,17 @@ def test_settings_it_does_not(name: str, word: str) -> None:
 
 def test_thinking_is_a_field_of_the_template() -> None:
     assert request_fields({"thinking": 0}) == {"chat_template_kwargs": {"enable_thinking": False}}
+    assert request_fields({"reasoning_effort": 3}) == {"reasoning_effort": "high"}
+
+
+def test_a_model_is_not_asked_for_what_another_could() -> None:
+    changed = {"thinking": 0, "reasoning_effort": parse(setting("effort"), "low"), "top_k": 3}
+    card = ModelCard("/x.gguf", "x", "gpt-oss", 1, 512, 512, 4, 2, True)
+    assert request_fields(changed, card) == {"top_k": 3}
+    assert request_fields(changed, replace(card, can_set_effort=True)) == {
+        "top_k": 3,
+        "reasoning_effort": "low",
+    }
 
 
 def test_prefill_says_what_is_left_and_what_was_reused() -> None:

@@ -12,6 +12,7 @@ from support import rows
 from app import schema, search
 from app.history import File, History
 from engine.paths import Paths
+from engine.thoughts import MARKS
 
 OLD = Path(__file__).parent / "data" / "history-1.sql"
 
@@ -78,6 +79,16 @@ def test_the_index_follows_an_answer_that_grows_and_goes_on(history: History) ->
     history.finish(answer, "half of it giraffe and whole", "done", {})
     assert found(history, "giraffe whole") == [chat]
     history._db.execute("INSERT INTO found (found) VALUES ('integrity-check')")
+
+
+def test_thoughts_are_found_and_their_tags_not_shown(history: History) -> None:
+    said(history, "a question", f"{MARKS[0]}the moon pulls{MARKS[1]}\nBecause of the tides.")
+    said(history, "another", "<think>the moon again</think>Yes.")
+    assert [text for _, text in history.search("moon")] == [
+        "the moon again Yes.",
+        "the moon pulls Because of the tides.",
+    ]
+    assert not found(history, "thought")
 
 
 def test_deleted_chats_are_not_found_and_come_back(history: History, paths: Paths) -> None:

@@ -161,6 +161,17 @@ def test_a_killed_chat_keeps_its_text_and_its_engine_leaves(terminal: Terminal) 
     assert answering(terminal.home)  # as its next reader will find it; it becomes "interrupted" then
 
 
+def test_a_paste_with_escapes_in_it_is_text_and_text_before_a_key_is_kept(terminal: Terminal) -> None:
+    """In one read: a paste in which Textual would find Ctrl+Q, then typing, then Ctrl+Q itself."""
+    until(lambda: b"ready" in terminal.seen)
+    terminal.type("\x1b[200~one\x1b\x11two\x1b[A\r\n" + "x" * 5000 + "\x1b[201~")
+    until(lambda: rows(paths_in(terminal.home), "SELECT length(draft) FROM conversations") == [(5007,)])
+    terminal.type("typed\x11")
+    assert terminal.wait() == exits.OK
+    ((draft,),) = rows(paths_in(terminal.home), "SELECT draft FROM conversations")
+    assert draft == "onetwo\n" + "x" * 5000 + "typed"
+
+
 def test_the_prompt_is_there_before_the_engine(home: Path) -> None:
     opened = Terminal(home)
     until(lambda: b"Enter sends" in opened.seen)

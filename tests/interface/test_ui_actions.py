@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from harmony import write_harmony
 from support import chat, hint, rows, shown, soon, status
 from test_ui_chat import LONG, answered, ask, is_ready
 from test_ui_keeping import stored
@@ -15,6 +16,7 @@ from app.chat import ChatApp
 from app.chatlist import ChatListScreen
 from app.choice import ChoiceScreen, LineScreen
 from app.history import History
+from engine.channels import HARMONY
 from engine.paths import Paths
 
 
@@ -213,6 +215,57 @@ async def test_sampling_and_system_prompt_reach_the_engine(ready: Paths) -> None
         await command(again, "/system one")
         await soon(lambda: again.system == "Answer with [one] word.")
     again.close()
+
+
+async def test_an_answer_that_goes_on_is_whole_when_the_window_closes_meanwhile(ready: Paths) -> None:
+    app = chat(ready, max_tokens=10, ignore_eos=True)
+    async with app.run_test() as pilot:
+        await soon(is_ready(app))
+        await ask(app, "Name a colour.")
+        first = await answered(app)
+        await command(app, "/set max 2000")
+        await pilot.press("ctrl+g")
+        await soon(lambda: len(app.asker.text) > len(first) + 20)
+        app.chats.close(app._last_words("interrupted"))  # all that is left to do then
+        ((kept,),) = rows(ready, "SELECT content FROM messages WHERE role = 'assistant'")
+        assert kept.startswith(first)
+        assert len(kept) > len(first)
+    app.close()
+
+
+async def test_a_model_of_channels_answers_without_its_marks(paths: Paths, tmp_path: Path) -> None:
+    """A random gpt-oss writes anything; whatever it is, no mark is shown, and the next question is asked."""
+    app = chat(paths, model=write_harmony(tmp_path / "toy.gguf"), temperature=1.0, seed=5, max_tokens=60)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await soon(is_ready(app))
+        await command(app, "/thoughts high")
+        await soon(lambda: "reasoning_effort high" in hint(app))
+        await command(app, "/thoughts off")
+        await soon(lambda: "its levels are low, medium, high" in hint(app))
+        for question in ("one", "two"):
+            await ask(app, question)
+            await answered(app)
+            await pilot.pause()
+        assert not [mark for mark in HARMONY.marks if mark in shown(app)]
+        assert [entry.status for entry in app.chats.open.entries] == ["done"] * 4
+        client = await app.link.client()
+        assert await client.count([{"role": "user", "content": "one"}]) > 0
+    app.close()
+
+
+async def test_thoughts_that_come_again_are_folded_with_the_others(ready: Paths) -> None:
+    text = "<|~t|>one two<|~/t|>Let me look.<|~t|>three<|~/t|>\n\nThe answer."
+    stored(ready, ("question", text))
+    app = chat(ready)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await soon(lambda: "The answer." in shown(app))
+        assert "▸ thoughts, 3 words" in shown(app)
+        assert "Let me look." in shown(app)
+        assert "three" not in shown(app)
+        await pilot.press("f3")
+        await soon(lambda: "three" in shown(app))
+        assert "~" not in shown(app)
+    app.close()
 
 
 async def test_thoughts_are_folded_with_a_counter(paths: Paths) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from support import chat, shown, soon
+from support import chat, hint, rows, shown, soon
 from test_ui_chat import answered, is_ready
+from test_ui_keeping import stored
 from textual import events
-from textual._xterm_parser import XTermParser
 from textual.geometry import Offset
 
 from app.chat import ChatApp
+from app.pasted import PasteParser
+from app.turns import BUSY
 from engine.paths import Paths
 
 
@@ -19,7 +21,7 @@ def sent(app: ChatApp) -> list[str]:
 
 def type_at_once(app: ChatApp, data: str) -> None:
     """What a terminal sends in one go, as the driver would pass it on."""
-    for event in XTermParser().feed(data):
+    for event in PasteParser().feed(data):
         app.post_message(event)
 
 
@@ -68,6 +70,35 @@ async def test_a_paste_keeps_every_line_and_sends_nothing(ready: Paths) -> None:
         assert app.prompt.text == "one\ntwo x\nthree[b]\n"
         assert sent(app) == []
     app.close()
+
+
+PASTES = [
+    "one\ntwo",
+    "",
+    "\x1b",
+    "a\x1b\x11b",  # outside of a paste this quits
+    "\x1b[A\x1b[<0;1;1M\x1bOP\x1b\x1b[200~ \x1b[201 ~\r\x1b[13u",
+    "x" * 40 + "\x1b" + "y" * 40,
+]
+
+
+@pytest.mark.parametrize("text", PASTES)
+def test_nothing_in_a_paste_is_a_key_wherever_reads_cut_it(text: str) -> None:
+    data = f"a\x1b[200~{text}\x1b[201~\x1b[Bz"
+    for first in range(len(data) + 1):
+        for second in (first + 1, first + 5):
+            parser = PasteParser()
+            parts = (data[:first], data[first:second], data[second:])
+            found = [event for part in parts if part for event in parser.feed(part)]
+            before, paste, *after = found
+            assert isinstance(paste, events.Paste)
+            assert paste.text == text
+            assert [event.key for event in (before, *after) if isinstance(event, events.Key)] == [
+                "a",
+                "down",
+                "z",
+            ]
+            assert len(after) == 2
 
 
 async def test_a_paste_without_brackets_sends_nothing(ready: Paths) -> None:
@@ -128,6 +159,41 @@ async def test_enter_sends_what_was_typed_and_edited_before_it(ready: Paths, aft
         await soon(lambda: sent(app) == ["axy"])
         await answered(app)
         assert app.prompt.text == ""
+    app.close()
+
+
+async def test_keys_of_the_program_do_not_overtake_what_was_typed_before_them(ready: Paths) -> None:
+    app = chat(ready)
+    async with app.run_test():
+        await soon(is_ready(app))
+        type_at_once(app, "first\r\x0eand this")  # Ctrl+N, which has to wait for the answer
+        await soon(lambda: hint(app) == BUSY)
+        await soon(lambda: app.prompt.text == "and this")
+        await answered(app)
+        assert sent(app) == ["first"]
+        type_at_once(app, "!\x0e?")
+        await soon(lambda: app.prompt.text == "and this!?")
+        assert sent(app) == []
+        mode = app.mode
+        type_at_once(app, "\x15second\r\x1bOQ third\x1bOQ.\x11")  # F2 twice, then Ctrl+Q
+        await soon(lambda: not app.is_running)
+        assert app.mode == app.board.mode_after(app.board.mode_after(mode))
+    app.close()
+    assert rows(ready, "SELECT content FROM messages WHERE role = 'user'") == [("first",), ("second",)]
+    assert rows(ready, "SELECT draft FROM conversations ORDER BY id") == [("",), (" third.",)]
+
+
+async def test_what_is_typed_behind_the_key_of_a_list_goes_into_the_list(ready: Paths) -> None:
+    stored(ready, ("a river", "Elbe"))
+    stored(ready, ("a colour", "red"))
+    app = chat(ready)
+    async with app.run_test():
+        await soon(lambda: "red" in shown(app))
+        type_at_once(app, "not sent\x0friver\r")  # Ctrl+O
+        await soon(lambda: "Elbe" in shown(app))
+        assert app.prompt.text == ""
+        drafts = "SELECT draft FROM conversations ORDER BY id"
+        await soon(lambda: rows(ready, drafts) == [("",), ("not sent",)])
     app.close()
 
 
