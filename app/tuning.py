@@ -142,7 +142,7 @@ class Tuning:
 
         given = self._given(row.name)
         said = (
-            f"{row.words}. Empty for the default, {show(row.default) if row.default is not None else 'none'}."
+            f"{row.words}. Empty for the default, {row.show(row.default) if row.default is not None else 'none'}."
         )
         await self._app.push_screen(
             LineScreen(row.name, "" if given is None else row.show(given), said=said), typed
