@@ -141,9 +141,8 @@ class Tuning:
                 await self.sampling(f"{row.name} {text.strip() or 'default'}")
 
         given = self._given(row.name)
-        said = (
-            f"{row.words}. Empty for the default, {row.show(row.default) if row.default is not None else 'none'}."
-        )
+        default = "none" if row.default is None else row.show(row.default)
+        said = f"{row.words}. Empty for the default, {default}."
         await self._app.push_screen(
             LineScreen(row.name, "" if given is None else row.show(given), said=said), typed
         )
