@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,8 @@ class Asker:
         self.stopping = False
         self.entry: Entry | None = None
         self.head = ""  # what an answer that goes on had already
+        self.watched = False  # answers show their blocks
+        self.finished: Entry | None = None  # the last answer that is over
         self._refusal: S2Error | None = None
         self._task: asyncio.Task[None] | None = None
         self._client: EngineClient | None = None
@@ -72,6 +75,7 @@ class Asker:
         finally:
             entry.text, answer = self.text, self.answer
             self.answer, self.entry, self.stopping = None, None, False
+            self.finished = entry
             entry.mode = answer.mode or mode
             entry.view.close(foot(end, entry.mode, answer.timings))
             self._transcript.redraw(entry.view)
@@ -109,6 +113,8 @@ class Asker:
         try:
             self._client = await self._link.client()
             options = {**self.options_for(conversation), **({"mode": mode} if mode else {})}
+            if self.watched:
+                options["return_blocks"] = True
             last = entry if goes_on else None
             if goes_on:
                 options["continue_final_message"] = True
@@ -163,6 +169,12 @@ class Asker:
             known = False
         if not known and self.answer is answer:
             task.cancel()
+
+    async def watch_running(self) -> None:
+        """Has the answer that is being written show its blocks, or no longer, as `watched` says."""
+        if self.entry is not None and self.answer is not None and self._client is not None:
+            with contextlib.suppress(S2Error):  # what is wrong shows in the answer itself
+                await self._client.watch(self.answer.request_id, self.watched)
 
 
 async def _nowhere(_: str) -> None:

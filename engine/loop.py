@@ -35,8 +35,8 @@ def generate(
 ) -> Iterator[Event]:
     """Answers `request`: Prefill events, Tokens per block, and one Done, also when cancelled.
 
-    `drafter` stands in for the one of the request's mode; `watch` is shown the blocks. Closing the generator early is safe: at every
-    yield the KV cache holds what was delivered and no draft.
+    `drafter` stands in for the one of the request's mode; `watch` is shown the blocks. Closing the generator
+    early is safe: at every yield the KV cache holds what was delivered and no draft.
     Raises ContextFull when the prompt does not fit, NativeError when a pass fails.
     """
     _check(session, request)
