@@ -22,6 +22,7 @@ from app.board import Board
 from app.chats import Chats
 from app.colours import Colourless
 from app.commands import commands
+from app.comparing import Comparing
 from app.copying import Copying
 from app.deeds import DEEDS, deed, matching, typed
 from app.drafts import Drafts
@@ -100,6 +101,7 @@ class ChatApp(App[None]):
         self.picking: Picking = Picking(self)
         self.adjusting: Adjusting = Adjusting(self)
         self.watching: Watching = Watching(self)
+        self.comparing: Comparing = Comparing(self)
         self.side = Side(self.watching.panel)
         self._early_notices: list[str] = []
         self._works = 0

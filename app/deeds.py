@@ -207,6 +207,8 @@ DEEDS = (
     Deed("budget", "Memory of the engine", _budget, takes="2G", words="memory for the engine, at once",
          anytime=True),
     Deed("model", "Models", _model, "ctrl+l,f9", "Ctrl+L F9", "WORDS", "choose or download a model", True),
+    Deed("compare", "Compare two modes", lambda app, words: app.comparing.compare(words), takes="ar,MODE",
+         words="one question in two modes"),
     Deed("watch", "Watch the speculation", _watch, "ctrl+s,f12", "Ctrl+S F12",
          words="watch drafts and experts", anytime=True),
     Deed("settings", "Settings", _settings, "f10", "F10", words="settings for every start", anytime=True),
