@@ -60,14 +60,14 @@ def _plain(run: list[Block], width: int, most: int) -> list[Content]:
     )
     if len(rows) > most:
         rows = rows[-most:]
-        rows[0] = Content.styled(f"{OWN} …", "$text-muted") + rows[0]
+        rows[0] = Content.styled(f"{OWN} …", "$foreground-muted") + rows[0]
     return _labelled(f"none ×{len(run)}", rows, width)
 
 
 def _labelled(label: str, rows: list[Content], width: int) -> list[Content]:
     labels = [label, *[""] * (len(rows) - 1)]
     return [
-        (Content.styled(f"{label:<{_LABEL}} ", "$text-muted") + row).truncate(width)
+        (Content.styled(f"{label:<{_LABEL}} ", "$foreground-muted") + row).rstrip().truncate(width)
         for label, row in zip(labels, rows, strict=True)
     ]
 
@@ -76,7 +76,7 @@ def _words(sign: str, tokens: Sequence[str], width: int) -> list[Content]:
     """The tokens with `sign` before the first and a stroke before each other one."""
     most = max(1, min(24, width - _LABEL - 4))
     return [
-        Content.styled(f"{'│' if at else f'{sign} '}", "$text-muted")
+        Content.styled(f"{'│' if at else f'{sign} '}", "$foreground-muted")
         + Content.styled(shown(token, most), _STYLES[sign])
         + ("" if at + 1 < len(tokens) else " ")
         for at, token in enumerate(tokens)

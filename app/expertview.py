@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ABSENT, THERE, COMING, USED, MISSED = range(5)
 SIGNS = "·░▒█▓"  # tell them apart without colours, too
 WORDS = ("disk", "in memory", "reading", "used", "missed")
-_STYLES = ("$text-disabled", "$text-muted", "$text-warning", "$text-success", "$text-error")
+_STYLES = ("$foreground-disabled", "$foreground-muted", "$text-warning", "$text-success", "$text-error")
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _BAR_LABEL = 10
@@ -90,7 +90,9 @@ def _bars(rows: list[list[int]], width: int, *, whole: bool) -> list[Content]:
     for word, style, holds in _ROWS[:1] if whole else _ROWS:
         shares = [sum(map(holds, group)) / len(group) for group in groups]
         bars = "".join(_BARS[0 if not share else max(1, round(share * (len(_BARS) - 1)))] for share in shares)
-        line = Content.styled(f"{word:<{_BAR_LABEL}}", "$text-muted") + Content.styled(bars, _STYLES[style])
+        line = Content.styled(f"{word:<{_BAR_LABEL}}", "$foreground-muted") + Content.styled(
+            bars, _STYLES[style]
+        )
         share = f" {100 * sum(shares) / len(shares):.0f}%" + (", all experts in memory" if whole else "")
         lines.append(line + (share if line.cell_length + len(share) <= width else ""))
     return lines

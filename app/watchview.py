@@ -46,10 +46,10 @@ def watch_lines(watched: Watched, width: int, height: int) -> list[Content]:
     spaced = room - len(experts) >= 6
     blocks = block_lines(looks.blocks, width, max(0, room - len(experts) - (3 if spaced else 0)))
     if not looks.blocks:
-        blocks = [Content.styled(_NOTHING, "$text-muted").truncate(width, ellipsis=True)][:room]
+        blocks = [Content.styled(_NOTHING, "$foreground-muted").truncate(width, ellipsis=True)][:room]
     if not spaced:
         return [*head, *blocks, *experts]
-    legend = Content.styled(LEGEND, "$text-muted").truncate(width, ellipsis=True)
+    legend = Content.styled(LEGEND, "$foreground-muted").truncate(width, ellipsis=True)
     gap = [Content("")]
     return [*head, legend, *gap, *blocks, *(gap if experts else []), *experts]
 
@@ -60,8 +60,9 @@ def figures(watched: Watched) -> list[str]:
     parts = [str(watched.mode or "")]
     if timings is None or not timings.predicted_n:
         return [part for part in parts if part]
+    gain = _gain(watched, timings)
     if not timings.draft_n:
-        return [*parts, "nothing drafted", f"{per_pass(timings)} tokens/pass"]
+        return [*parts, "nothing drafted", f"{per_pass(timings)} tokens/pass", *gain]
     counts = looks.sources
     drafted = [name for name in ("self", "ngram") if counts[name]]
     if len(counts) == 1 and drafted:
@@ -72,13 +73,16 @@ def figures(watched: Watched) -> list[str]:
     if looks.length is not None:
         parts.append(f"{looks.length:.1f} long")
     parts += [f"acc {acceptance(timings)}", f"{per_pass(timings)} tokens/pass"]
-    return [part for part in (*parts, _gain(timings, watched.plain_per_second)) if part]
+    return [*parts, *gain]
 
 
-def _gain(timings: Timings, plain_per_second: float | None) -> str:
-    if plain_per_second:
-        return f"{timings.predicted_per_second / plain_per_second:.2f}× ar, measured"
-    return "" if timings.gain is None else f"≈{timings.gain:.2f}× ar"
+def _gain(watched: Watched, timings: Timings) -> list[str]:
+    """Speed over plain decode, ≈ where that was not measured."""
+    if watched.mode is not None and watched.mode.name == "ar":
+        return []
+    if watched.plain_per_second:
+        return [f"{timings.predicted_per_second / watched.plain_per_second:.2f}× ar, measured"]
+    return [] if timings.gain is None else [f"≈{timings.gain:.2f}× ar"]
 
 
 def _wrapped(parts: list[str], width: int) -> list[Content]:

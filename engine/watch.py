@@ -41,6 +41,8 @@ class Watch:
 
     def before_pass(self, session: Session) -> None:
         self._active = self.on
+        if not self._active:
+            self._forget()
         session.keep_routing(self._active)
         self._due = self._active and time.monotonic() - self._looked_at >= _LOOK_EVERY_S
         self._where = session.where_experts() if self._due else None
@@ -79,7 +81,9 @@ class Watch:
     def end(self, session: Session) -> Look | None:
         """What is left when the answer is over. Prompts must not pay for it."""
         session.keep_routing(False)
-        look = Look(tuple(self._blocks), self._count - len(self._blocks)) if self._blocks else None
+        look = None
+        if self.on and self._blocks:
+            look = Look(tuple(self._blocks), self._count - len(self._blocks))
         self._forget()
         return look
 
