@@ -28,10 +28,11 @@ def block_lines(blocks: Sequence[Block], width: int, height: int) -> list[Conten
     lines: list[Content] = []
     most = _PLAIN_LINES if any(block.drafted for block in blocks) else max(1, height)
     for drafted, run in _runs_backwards(blocks):
-        lines = [*(_drafted(run[0], width) if drafted else _plain(run, width, most)), *lines]
-        if len(lines) >= height:
+        earlier = _drafted(run[0], width) if drafted else _plain(run, width, most)
+        if lines and len(earlier) + len(lines) > height:
             break
-    return lines[len(lines) - height :] if len(lines) > height else lines
+        lines = earlier + lines
+    return lines[:height]
 
 
 def _runs_backwards(blocks: Sequence[Block]) -> Iterator[tuple[bool, list[Block]]]:

@@ -11,7 +11,7 @@ _SIGNS = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
 
 def shown(token: str, cells: int = 24) -> str:
     """`token` in at most `cells` cells; controls and marks that reorder or hide become visible signs."""
-    text = "".join(map(_sign, token))
+    text = "".join(map(_sign, token)) if token.strip(" ") else "␣" * len(token)
     if text and unicodedata.combining(text[0]):
         text = f"◌{text}"  # half a letter, which would sit on what stands before it
     return Content(text).truncate(cells, ellipsis=True).plain

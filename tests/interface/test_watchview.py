@@ -68,6 +68,7 @@ def bits(values: list[bool]) -> bytes:
     ("token", "sign"),
     [
         (" word", " word"),
+        ("  ", "␣␣"),
         ("\n\n", "⏎⏎"),
         ("\t", "⇥"),
         ("\x1b[2J", "␛[2J"),
@@ -125,6 +126,9 @@ def test_the_newest_blocks_stay() -> None:
     lines = plain(block_lines(blocks, 60, 4))
     assert [line.split()[-1] for line in lines] == ["w16", "w17", "w18", "w19"]
     assert block_lines(blocks, 60, 0) == []
+    long = replace(DRAFTED, drafted=(" word",) * 40)
+    assert plain(block_lines([long, DRAFTED], 60, 4)) == plain(block_lines([DRAFTED], 60, 4))
+    assert len(block_lines([DRAFTED, long], 60, 2)) == 2
 
 
 @pytest.mark.parametrize("width", [1, 5, 12, 20, 46, 60, 200])
