@@ -27,9 +27,10 @@ _EXCERPT = 32  # characters of each text from where they part
 @dataclass
 class Side:
     """One of the answers. `first_s`: seconds from the request to the first token, its prompt being in the KV
-    cache already."""
+    cache already. `ran`: the mode that was used, which is `ar` where the model cannot do the other."""
 
     mode: str
+    ran: str = ""
     text: str = ""
     first_s: float | None = None
     timings: Timings | None = None
@@ -44,6 +45,7 @@ class Side:
                 self.text += chunk.text
                 self.timings = chunk.timings or self.timings
                 self.finish = chunk.finish or self.finish
+                self.ran = chunk.mode or self.ran
                 changed()
 
     @property
@@ -57,11 +59,14 @@ class Side:
             parts.append(f"first {1e3 * self.first_s:.0f} ms")
         if timings.draft_n:
             parts += [f"acc {acceptance(timings)}", f"{per_pass(timings)}/pass"]
+        if self.ran and self.ran != self.mode:
+            parts.append(f"ran as {self.ran}")
         return " · ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "mode": self.mode,
+            "ran_as": self.ran,
             "text": self.text,
             "finish": self.finish,
             "first_token_ms": None if self.first_s is None else round(1e3 * self.first_s, 1),

@@ -32,7 +32,7 @@ class Engine:
         for number, text in enumerate(self.texts[options["mode"].replace("-", "_")]):
             yield ChatChunk(text, tokens=(number,), timings=Timings(prompt_n=7, predicted_n=number + 1,
                             predicted_ms=100.0 * (number + 1)))  # fmt: skip
-        yield ChatChunk(finish="eos")
+        yield ChatChunk(finish="eos", mode="ar")
 
 
 async def compared(**texts: list[str]) -> tuple[Comparison, Engine]:
@@ -88,6 +88,12 @@ async def test_both_are_asked_the_same_after_the_prompt_was_read_once() -> None:
     ]
     assert all(side.first_s is not None for side in comparison.sides)
     assert comparison.as_json()["equal"] is True
+
+
+async def test_a_mode_that_the_model_cannot_do_is_named() -> None:
+    comparison, _ = await compared(ar=["a"], s2_exact=["a"])
+    assert [side.figures for side in comparison.sides][1].endswith("ran as ar")
+    assert "ran as" not in comparison.sides[0].figures
 
 
 async def test_the_first_difference_is_shown() -> None:
