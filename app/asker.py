@@ -43,6 +43,7 @@ class Asker:
         self.answer: Answer | None = None
         self.stopping = False
         self.entry: Entry | None = None
+        self.mode = ""  # it was asked for in
         self.head = ""  # what an answer that goes on had already
         self.watched = False  # answers show their blocks
         self.finished: Entry | None = None  # the last answer that is over
@@ -65,7 +66,7 @@ class Asker:
     ) -> None:
         """Until the answer is over, however it ends. `goes_on`: what `entry` has already is its beginning."""
         self._task = asyncio.current_task()
-        self.entry, self.head = entry, entry.text
+        self.entry, self.head, self.mode = entry, entry.text, mode
         self.answer = Answer(self._show, lambda _: conversation.save_partial(entry, self.text), self._pace)
         end = ""
         try:

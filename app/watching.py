@@ -52,6 +52,8 @@ class Watching:
         self._app = app
         self.panel = WatchPanel()
         self._answer: Answer | None = None
+        self._question: Entry | None = None
+        self._mode = ""
         self._plain: dict[tuple[Entry | None, Path], float] = {}  # tokens/s of `ar` by question and model
 
     async def toggle(self) -> None:
@@ -64,21 +66,15 @@ class Watching:
         """Shows what has come since the last time. Costs nothing while the panel is closed."""
         if not self.panel.display:
             return
-        app = self._app
-        self._answer = app.asker.answer or self._answer
-        entry = app.asker.entry or app.chats.open.last_answer
-        if self._answer is None or entry is None:
+        app, asker = self._app, self._app.asker
+        if asker.answer is not None and asker.entry is not None:
+            self._answer, self._question, self._mode = asker.answer, asker.entry.parent, asker.mode
+        if self._answer is None:
             self.panel.show(Watched(mode=app.board.mode))
             return
-        mode = app.board.label_of(self._answer.mode or entry.mode or app.mode)
-        self.panel.show(
-            Watched(
-                self._answer.looks,
-                mode,
-                self._answer.timings,
-                self._plain.get((entry.parent, app.link.model)),
-            )
-        )
+        plain = self._plain.get((self._question, app.link.model))
+        mode = app.board.label_of(self._answer.mode or self._mode) or app.board.mode
+        self.panel.show(Watched(self._answer.looks, mode, self._answer.timings, plain))
 
     def ended(self) -> None:
         """An answer is over. One by plain decode is what others to the same question are measured by."""

@@ -123,6 +123,21 @@ def test_the_map_has_the_experts_of_the_pass(whole: Session) -> None:
     assert 8 < bits(wide, wide.used).sum(axis=1).mean() < 32
 
 
+def test_the_map_is_the_routing_of_every_row(whole: Session) -> None:
+    whole.rewind(0)
+    whole.keep_routing(True)
+    rows = whole.vocab.tokenize("a row of a few tokens", add_special=False, parse_special=False)
+    whole.decode_full(rows, 0)
+    experts = whole.experts_of_pass(len(rows), None)
+    routing = whole.hooks.routing()
+    whole.keep_routing(False)
+    whole.rewind(0)
+    assert experts is not None
+    used = bits(experts, experts.used)
+    for layer, chosen in zip(used, routing, strict=True):
+        assert set(np.flatnonzero(layer)) == set(chosen.ranks[:, : chosen.n_used].flat)
+
+
 def test_the_map_tells_what_is_on_disk(quarter: Session) -> None:
     _, _, looks = looks_of(quarter, "ar", Watch(on=True), tokens=12)
     experts = next(look.experts for look in looks if look.experts is not None)

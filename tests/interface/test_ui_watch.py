@@ -69,13 +69,28 @@ async def test_the_panel_follows_an_answer(
         assert "Tell me a long story."[:20] in shown(app)
         assert app.transcript.size.height >= 5
         assert app.prompt.has_focus
+        await pilot.press("f2")  # for the next answer
+        assert app.mode != "s2-exact"
+        await soon(lambda: panel(app) != before and "s2-exact =exact" in panel(app))
         await pilot.press("escape")
         await answered(app)
         assert "+ " in panel(app)
+        assert "s2-exact =exact" in panel(app)
     app.close()
     told = [block for look in looks(wire) for block in look["blocks"]]
     assert told
     assert all(set(block) == {"source", "drafted", "accepted", "own", "ms"} for block in told)
+
+
+@pytest.mark.parametrize("size", [(20, 8), (30, 12), (110, 9), (240, 60)])
+async def test_it_never_takes_the_line_that_is_typed_in(paths: Paths, size: tuple[int, int]) -> None:
+    app = chat(paths)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("ctrl+s", *"hello")
+        await soon(lambda: any("hello" in line for line in screen_lines(app)))
+        await pilot.press("ctrl+s")
+        await soon(lambda: app.side.size.height == 0)
+    app.close()
 
 
 async def test_nothing_is_sent_while_the_panel_is_closed(ready: Paths, wire: list[dict[str, Any]]) -> None:
@@ -146,7 +161,7 @@ async def test_a_gain_is_measured_where_the_same_was_asked_in_ar(ready: Paths) -
 
 async def test_it_works_without_colours(ready: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    app = chat(ready, mode="auto", **LONG)
+    app = chat(ready, mode="ar", **LONG)  # a pass of one row uses a quarter of the experts
     async with app.run_test(size=(80, 24)) as pilot:
         await soon(is_ready(app))
         await pilot.press("ctrl+s")
