@@ -25,21 +25,16 @@ class WatchPanel(Static):
         self.border_title = Content("Speculation")
         self.border_subtitle = Content("Ctrl+S closes")
         self._watched = Watched()
+        self.text = ""  # as it was drawn last
 
     def show(self, watched: Watched) -> None:
         self._watched = watched
         self._draw()
 
-    @property
-    def text(self) -> str:
-        return self._content.plain
-
-    @property
-    def _content(self) -> Content:
-        return Content("\n").join(watch_lines(self._watched, self.size.width, self.size.height))
-
     def _draw(self) -> None:
-        self.update(self._content, layout=False)
+        content = Content("\n").join(watch_lines(self._watched, self.size.width, self.size.height))
+        self.text = content.plain
+        self.update(content, layout=False)
 
     def on_resize(self) -> None:
         self._draw()

@@ -58,7 +58,7 @@ def figures(watched: Watched) -> list[str]:
     """Mode, where drafts came from, how long they were, what became of them, what that brought."""
     looks, timings = watched.looks, watched.timings
     parts = [str(watched.mode or "")]
-    if timings is None or not timings.predicted_n:
+    if timings is None or not timings.verify_n:
         return [part for part in parts if part]
     gain = _gain(watched, timings)
     if not timings.draft_n:
