@@ -12,7 +12,7 @@ _KEPT = 64  # blocks: more than any screen shows
 
 
 class Looks:
-    """`blocks` are the latest, oldest first; `experts` those of the last look that had any."""
+    """`blocks` are the latest without a gap, oldest first; `experts` those of the last look that had any."""
 
     def __init__(self) -> None:
         self.blocks: deque[Block] = deque(maxlen=_KEPT)
@@ -20,6 +20,8 @@ class Looks:
 
     def take(self, look: Look | None) -> None:
         if look is not None:
+            if look.skipped:
+                self.blocks.clear()  # what stands side by side must have followed each other
             self.blocks.extend(look.blocks)
             self.experts = look.experts or self.experts
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.session import Session
 
 #: Blocks of one look; a small model makes more between two.
-MOST_BLOCKS = 12
+MOST_BLOCKS = 24
 
 #: Shortest time between two looks. They travel with the text that came meanwhile and wake nobody.
 _LOOK_EVERY_S = 0.2

@@ -141,6 +141,17 @@ def test_long_blocks_are_folded_into_the_width(width: int) -> None:
         assert sum(line.plain.count("word") for line in lines) == 31
 
 
+def test_blocks_that_stand_side_by_side_followed_each_other() -> None:
+    looks = Looks()
+    looks.take(Look((PLAIN, PLAIN)))
+    looks.take(Look((DRAFTED,)))
+    looks.take(None)
+    assert list(looks.blocks) == [PLAIN, PLAIN, DRAFTED]
+    looks.take(Look((DRAFTED, PLAIN), skipped=3))
+    assert list(looks.blocks) == [DRAFTED, PLAIN]
+    assert (looks.sources["self"], looks.sources[""], looks.length) == (1, 1, 3.0)
+
+
 # Experts
 
 
