@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from app.looks import Looks
 from app.pace import Pace
 from app.prefill import Prefill
 from app.streams import closing
@@ -33,6 +34,7 @@ class Answer:
         self.text = ""
         self.timings: Timings | None = None
         self.prefill = Prefill()
+        self.looks = Looks()
         self.finish = ""
         self.mode: str | None = None
         self._show = show
@@ -63,6 +65,7 @@ class Answer:
     def _take(self, chunk: ChatChunk) -> None:
         self.text += self._told(chunk)
         self.prefill.take(chunk.progress)
+        self.looks.take(chunk.look)
         self.timings = chunk.timings or self.timings
         self.finish = chunk.finish or self.finish
         self.mode = chunk.mode or self.mode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,10 @@ class Asker:
         self.answer: Answer | None = None
         self.stopping = False
         self.entry: Entry | None = None
+        self.mode = ""  # it was asked for in
         self.head = ""  # what an answer that goes on had already
+        self.watched = False  # answers show their blocks
+        self.finished: Entry | None = None  # the last answer that is over
         self._refusal: S2Error | None = None
         self._task: asyncio.Task[None] | None = None
         self._client: EngineClient | None = None
@@ -67,7 +71,7 @@ class Asker:
     ) -> None:
         """Until the answer is over, however it ends. `goes_on`: what `entry` has already is its beginning."""
         self._task = asyncio.current_task()
-        self.entry, self.head = entry, entry.text
+        self.entry, self.head, self.mode = entry, entry.text, mode
         self.answer = Answer(self._show, lambda _: conversation.save_partial(entry, self.text), self._pace)
         end = ""
         try:
@@ -77,6 +81,7 @@ class Asker:
         finally:
             entry.text, answer = self.text, self.answer
             self.answer, self.entry, self.stopping = None, None, False
+            self.finished = entry
             entry.mode = answer.mode or (mode if self._link.offer.is_ours else "")
             entry.view.close(foot(end, entry.mode, answer.timings))
             self._transcript.redraw(entry.view)
@@ -114,6 +119,8 @@ class Asker:
         try:
             self._client = await self._link.client()
             options = {**self.options_for(conversation), **({"mode": mode} if mode else {})}
+            if self.watched:
+                options["return_blocks"] = True
             last = entry if goes_on else None
             if goes_on:
                 options["continue_final_message"] = True
@@ -173,6 +180,12 @@ class Asker:
             known = False
         if not known and self.answer is answer:
             task.cancel()
+
+    async def watch_running(self) -> None:
+        """Has the answer that is being written show its blocks, or no longer, as `watched` says."""
+        if self.entry is not None and self.answer is not None and self._client is not None:
+            with contextlib.suppress(S2Error):  # what is wrong shows in the answer itself
+                await self._client.watch(self.answer.request_id, self.watched)
 
 
 async def _nowhere(_: str) -> None:

@@ -80,6 +80,11 @@ class Board:
         self.mode = ModeLabel(card.name, card.exact)
         return f"{self.mode}: {card.summary}"
 
+    def label_of(self, name: str) -> ModeLabel | None:
+        """Mode `name`; None where the engine does not know it."""
+        modes = self.snapshot.modes if self.snapshot else ()
+        return next((ModeLabel(mode.name, mode.exact) for mode in modes if mode.name == name), None)
+
     def mode_after(self, name: str) -> str:
         """The next of the engine's modes, "" while they are not known."""
         names = [mode.name for mode in self.snapshot.modes] if self.snapshot else []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.containers import Container
 from textual.events import Key
 from textual.widgets import TextArea
 
@@ -23,6 +24,7 @@ from app.board import Board
 from app.chats import Chats
 from app.colours import Colourless
 from app.commands import commands
+from app.comparing import Comparing
 from app.copying import Copying
 from app.deeds import DEEDS, deed, matching, typed
 from app.distant import DistantServer
@@ -39,12 +41,14 @@ from app.order import settle
 from app.picking import Picking
 from app.prompt import Prompt
 from app.room import Room
+from app.side import Side
 from app.statusline import StatusLine
 from app.terminal import HANGUP_EXIT, watch_hangup
 from app.text import one_line
 from app.transcript import Transcript
 from app.tuning import Tuning
 from app.turns import BUSY, Turns
+from app.watching import Watching
 from engine.errors import ContextFull, S2Error
 
 if TYPE_CHECKING:
@@ -69,6 +73,7 @@ def _key(keys: str, action: str, text: str) -> Binding:
 class ChatApp(App[None]):
     CSS_PATH = "app.tcss"
     TITLE = "s2chat"
+    HORIZONTAL_BREAKPOINTS: list[tuple[int, str]] | None = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         *(_key(row.keys, f"deed('{row.name}')", row.title) for row in DEEDS if row.keys),
         *(_key(f"alt+{number}", f"block({number})", "Copy that code block") for number in range(1, 10)),
@@ -103,6 +108,9 @@ class ChatApp(App[None]):
         self.drafts = Drafts(self)
         self.picking: Picking = Picking(self)
         self.adjusting: Adjusting = Adjusting(self)
+        self.watching: Watching = Watching(self)
+        self.comparing: Comparing = Comparing(self)
+        self.side = Side(self.watching.panel)
         self._early_notices: list[str] = []
         self._works = 0
         self.restored = asyncio.Event()
@@ -110,7 +118,7 @@ class ChatApp(App[None]):
         self._farewell: Callable[[History], None] | None = None
 
     def compose(self) -> ComposeResult:
-        yield from (self.transcript, self.status, self.prompt)
+        yield from (Container(self.transcript, self.side, id="middle"), self.status, self.prompt)
 
     def on_resize(self, event: events.Resize) -> None:
         # In the style sheet a share of a very low screen would leave no line to type in.
@@ -249,6 +257,7 @@ class ChatApp(App[None]):
             if not self.is_answering:
                 self._ticks.pause()
             self.refresh_status()
+            self.watching.ended()
             self.meter.measure_soon()
 
     @property
@@ -269,6 +278,7 @@ class ChatApp(App[None]):
         """Waits until the screen shows what was changed, with new numbers in the same update."""
         if time.monotonic() - self._status_at > _STATUS_S / 2:
             self.refresh_status()
+        self.watching.draw()
         done = asyncio.Event()
         if self.call_after_refresh(done.set):
             await done.wait()

@@ -118,6 +118,11 @@ def _parser() -> argparse.ArgumentParser:
         "--raw", action="store_true", help="continue the prompt as it is, without a chat template"
     )
     run.add_argument(
+        "--compare",
+        metavar="MODE,MODE",
+        help="answer in both modes, with one seed, and say what differs: in speed and in the text",
+    )
+    run.add_argument(
         "--json", action="store_true", help="print one JSON object with text, tokens and timings"
     )
     _add_serve(commands)

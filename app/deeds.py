@@ -174,6 +174,10 @@ async def _settings(app: ChatApp, _: str) -> None:
     await app.adjusting.open()
 
 
+async def _watch(app: ChatApp, _: str) -> None:
+    await app.watching.toggle()
+
+
 DEEDS = (
     Deed("again", "Ask again for the answer", _again, "ctrl+r", "Ctrl+R", words="ask again, keeps both"),
     Deed("continue", "Let the answer go on", _go_on, "ctrl+g", "Ctrl+G", words="let the answer go on"),
@@ -208,6 +212,10 @@ DEEDS = (
     Deed("budget", "Memory of the engine", _budget, takes="2G", words="memory for the engine, at once",
          anytime=True),
     Deed("model", "Models", _model, "ctrl+l,f9", "Ctrl+L F9", "WORDS", "choose or download a model", True),
+    Deed("compare", "Compare two modes", lambda app, words: app.comparing.compare(words), takes="ar,MODE",
+         words="one question in two modes"),
+    Deed("watch", "Watch the speculation", _watch, "ctrl+s,f12", "Ctrl+S F12",
+         words="watch drafts and experts", anytime=True),
     Deed("settings", "Settings", _settings, "f10", "F10", words="settings for every start", anytime=True),
     Deed("help", "Keys", lambda app, _: app.action_help(), "f1", "F1", words="this help", anytime=True),
     Deed("quit", "Quit", lambda app, _: app.action_quit(), "ctrl+q", "Ctrl+Q",

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 #: What a server that is not ours does not do, in words that fit beside a key in the help.
 _PLAIN = {
     "mode": "has no modes to switch",
+    "compare": "has no modes to compare",
+    "watch": "does not show its drafts",
     "budget": "does not say its memory",
     "continue": "cannot go on with an answer",
     "room": "does not count tokens",

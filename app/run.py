@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app import exits
+from app.comparison import Comparison, modes_of
 from app.flags import fields_for, model_of
 from app.streams import closing
 from app.text import Cleaner, clean
 from engine.client import EngineClient
-from engine.errors import Busy, EngineUnavailable, ModelError, S2Error, Unauthorized
+from engine.errors import BadRequest, Busy, EngineUnavailable, ModelError, S2Error, Unauthorized
 from engine.events import OPENAI_FINISH, Timings
 from engine.launcher import ensure_engine
 from engine.paths import Paths
 from engine.remote.address import check_key
 from engine.remote.probe import connect
+from engine.request import MODES
 
 if TYPE_CHECKING:
     from engine.messages import ChatChunk
@@ -51,8 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_at(place: Address | Path, arguments: argparse.Namespace, prompt: str, out: _Output) -> int:
     """A key that is missing is asked for once, where somebody can type it."""
+    kind = _TwoShots if arguments.compare else _OneShot
     try:
-        return asyncio.run(_OneShot(arguments, prompt, out).run(place))
+        return asyncio.run(kind(arguments, prompt, out).run(place))
     except Unauthorized as error:
         if isinstance(place, Path) or place.key or not _is_typing():
             raise
@@ -60,7 +63,7 @@ def _run_at(place: Address | Path, arguments: argparse.Namespace, prompt: str, o
         key = check_key(getpass.getpass("key: ", sys.stderr))
         if not key:
             raise
-    return asyncio.run(_OneShot(arguments, prompt, out).run(replace(place, key=key)))
+    return asyncio.run(kind(arguments, prompt, out).run(replace(place, key=key)))
 
 
 def _is_typing() -> bool:
@@ -196,10 +199,14 @@ class _OneShot:
             hint = error.hint or "close the other chat, or use its model; `s2chat status` shows both"
             raise Busy(error.message, hint=hint) from None
 
-    def _chunks(self, client: EngineClient) -> AsyncIterator[ChatChunk]:
+    def _options(self) -> dict[str, Any]:
         options = fields_for("request", self.arguments)
-        if self.arguments.stop:
-            options["stop"] = self.arguments.stop
+        return options | ({"stop": self.arguments.stop} if self.arguments.stop else {})
+
+    def _chunks(
+        self, client: EngineClient, more: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[ChatChunk]:
+        options = {**self._options(), **(more or {})}
         if self.arguments.raw:
             return client.complete(self.prompt, options=options, request_id=self.request_id)
         system = [{"role": "system", "content": self.arguments.system}] if self.arguments.system else []
@@ -224,6 +231,43 @@ class _OneShot:
             "timings": self.timings.as_json(),
             "memory": self.memory,
         }
+
+
+@dataclass
+class _TwoShots(_OneShot):
+    """One prompt in two modes."""
+
+    def __post_init__(self) -> None:
+        modes, rest = modes_of(self.arguments.compare, list(MODES), self.arguments.mode or "")
+        if rest:
+            raise BadRequest(f"unknown mode {rest!r}", hint="two of " + ", ".join(MODES))
+        self.comparison = Comparison(self._ask, modes, self._options())
+
+    def _ask(self, options: Mapping[str, Any]) -> AsyncIterator[ChatChunk]:
+        self.request_id = uuid.uuid4().hex
+        return self._chunks(self._client, options)
+
+    async def _stream(self, client: EngineClient) -> None:
+        if not client.offer.is_ours:
+            raise BadRequest(f"{client.offer.place} has no modes to compare", hint="leave --compare out")
+        await self._load(client)
+        self._client = client
+        waiting = _Waiting(client)
+        try:
+            await self.comparison.run(lambda: None)
+        finally:
+            await waiting.end()
+        self.out.text("\n".join(self._report()) + "\n")
+
+    def _report(self) -> list[str]:
+        comparison = self.comparison
+        lines = []
+        for side in comparison.sides:
+            lines += [f"── {side.mode} · {side.figures}", side.text.rstrip("\n"), ""]
+        return [*lines, *comparison.verdict(), f"{comparison.prompt_words()} · seed {comparison.seed}"]
+
+    def _result(self) -> dict[str, Any]:
+        return {**self.comparison.as_json(), "memory": self.memory}
 
 
 async def _memory(client: EngineClient) -> dict[str, int] | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from engine.plan import Plan
     from engine.state import EngineState
 
-_CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load", "budget", "count"]
+_CAPABILITIES = ["chat", "completions", "cancel", "settings", "telemetry", "load", "budget", "count", "watch"]
 
 
 def handshake(state: EngineState) -> dict[str, Any]:

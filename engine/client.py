@@ -131,6 +131,12 @@ class EngineClient:
         answer = await self._call("POST", "/cancel", {"request_id": request_id}, timeout_s=self._cancel_s)
         return bool(answer.get("cancelled"))
 
+    async def watch(self, request_id: str, on: bool) -> bool:
+        """Has that request show its blocks from now on, or no longer; `return_blocks` asks for it from the
+        beginning. False when it is unknown or over."""
+        answer = await self._call("POST", "/watch", {"request_id": request_id, "blocks": on})
+        return bool(answer["watched"])
+
     async def settings(self, **changes: str | int) -> Settings:
         """The defaults of later requests, after `changes` to some of them."""
         answer = await self._call("POST" if changes else "GET", "/settings", changes or None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -136,6 +137,66 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """One block, token by token: of what `source` `drafted` and the target looked at, it took the first
+    `accepted`, and went on with `own`: one token, or none where the answer ended before. `source` is "" where
+    nothing was drafted."""
+
+    source: str
+    drafted: tuple[str, ...]
+    accepted: int
+    own: tuple[str, ...]
+    ms: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ms": round(self.ms, 2)}
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMap:
+    """Experts by layer: one bit each, layer by layer, the highest bit of a byte first.
+
+    `used` by the last pass. Before it `there` were in memory and `coming` were on their way; None where all
+    are in memory.
+    """
+
+    layers: int
+    each: int
+    used: bytes
+    there: bytes | None = None
+    coming: bytes | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        bits = {"used": self.used, "there": self.there, "coming": self.coming}
+        coded = {name: base64.b64encode(value).decode() for name, value in bits.items() if value is not None}
+        return {"layers": self.layers, "each": self.each, **coded}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the decode loop did since the last look: the latest blocks, and how many before them are left
+    out."""
+
+    blocks: tuple[Block, ...]
+    skipped: int = 0
+    experts: ExpertMap | None = None
+
+    def after(self, earlier: Look | None, most: int) -> Look:
+        """Both as one, of at most `most` blocks."""
+        if earlier is None:
+            return self
+        blocks = earlier.blocks + self.blocks
+        left_out = max(0, len(blocks) - most)
+        skipped = earlier.skipped + self.skipped + left_out
+        return Look(blocks[left_out:], skipped, self.experts or earlier.experts)
+
+    def as_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"blocks": [block.as_json() for block in self.blocks]}
+        found |= {"skipped": self.skipped} if self.skipped else {}
+        return found | ({"experts": self.experts.as_json()} if self.experts is not None else {})
+
+
+@dataclass(frozen=True, slots=True)
 class Prefill:
     """`done` of `total` prompt tokens are in the KV cache; `cached` of them were there before."""
 
@@ -157,13 +218,14 @@ class TokenLogprob:
 class Tokens:
     """What one block delivered: whole characters only, so `text` may lag behind `ids`.
 
-    `logprobs`: one of each id, where the request wants them.
+    `logprobs`: one of each id, where the request wants them. `look`: while it is watched, now and then.
     """
 
     text: str
     ids: tuple[int, ...]
     timings: Timings
     logprobs: tuple[TokenLogprob, ...] = ()
+    look: Look | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +235,7 @@ class Done:
     reason: FinishReason
     text: str
     timings: Timings
+    look: Look | None = None
 
 
 Event = Prefill | Tokens | Done

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.errors import S2Error
 from engine.events import Event
+from engine.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +124,7 @@ class GenerateJob:
     mailbox: Mailbox
     lane: str = ""
     cancel: Cancel = field(default_factory=Cancel)
+    watch: Watch = field(default_factory=Watch)
     started: bool = False
     ahead: int = -1  # what its client was told last
 

@@ -15,7 +15,7 @@ from engine.channels import Reader
 from engine.draft import Draft, Drafter
 from engine.drafters import drafter_for
 from engine.errors import BadRequest, Cancelled, ContextFull
-from engine.events import Done, Event, FinishReason, Prefill, Timings, TokenLogprob, Tokens
+from engine.events import Done, Event, FinishReason, Look, Prefill, Timings, TokenLogprob, Tokens
 from engine.figures import figures_since
 from engine.logprobs import logits_of, logprob_of
 from engine.native import CancelFlag
@@ -24,19 +24,24 @@ from engine.sampler import Sampler
 from engine.session import Session
 from engine.store import StoreStats
 from engine.text import TextStream
+from engine.watch import Watch
 
 
 def generate(
-    session: Session, request: Request, cancel: CancelFlag, drafter: Drafter | None = None
+    session: Session,
+    request: Request,
+    cancel: CancelFlag,
+    drafter: Drafter | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Event]:
     """Answers `request`: Prefill events, Tokens per block, and one Done, also when cancelled.
 
-    `drafter` stands in for the one of the request's mode. Closing the generator early is safe: at every
-    yield the KV cache holds what was delivered and no draft.
+    `drafter` stands in for the one of the request's mode; `watch` is shown the blocks. Closing the generator
+    early is safe: at every yield the KV cache holds what was delivered and no draft.
     Raises ContextFull when the prompt does not fit, NativeError when a pass fails.
     """
     _check(session, request)
-    answer = _Answer(session, request, drafter or drafter_for(session, request))
+    answer = _Answer(session, request, drafter or drafter_for(session, request), watch or Watch())
     session.hooks.stop_on(cancel)
     try:
         try:
@@ -54,8 +59,8 @@ def generate(
 class _Answer:
     """The state of one answer. `root` is drawn but not in the KV cache yet."""
 
-    def __init__(self, session: Session, request: Request, drafter: Drafter | None) -> None:
-        self._session, self._request, self._drafter = session, request, drafter
+    def __init__(self, session: Session, request: Request, drafter: Drafter | None, watch: Watch) -> None:
+        self._session, self._request, self._drafter, self._watch = session, request, drafter, watch
         self._text = TextStream(request.stop)
         self._reader = Reader(session.channels) if request.in_dialect and session.channels else None
         self._head = request.prompt[len(request.prompt) - request.continued :]
@@ -98,6 +103,7 @@ class _Answer:
         """Draft, verify, accept: one pass of the target and what it lets through."""
         started = time.perf_counter()
         draft = self._draft()
+        self._watch.before_pass(self._session)
         drawn = self._verify(draft.tokens)
         accepted = sum(mine == theirs for mine, theirs in zip(drawn, draft.tokens, strict=False))
         # A block that was cut short left its tail unjudged.
@@ -107,7 +113,8 @@ class _Answer:
         self._count(len(drawn), accepted, looked_at, ms)
         if self._drafter is not None:
             self._drafter.judged(draft, accepted, looked_at, ms)
-        return self._deliver(drawn)
+        look = self._watch.after_pass(self._session, draft, looked_at, accepted, drawn, ms)
+        return self._deliver(drawn, look)
 
     def _draft(self) -> Draft:
         """Proposes tokens to follow the root, no more than could still be delivered."""
@@ -145,10 +152,11 @@ class _Answer:
         self._session.remember_reply(
             head + "".join(self._pieces), (*self._head, *self._ids), in_dialect=in_dialect
         )
-        return Done(self.reason, text, self._timings())
+        return Done(self.reason, text, self._timings(), self._watch.end(self._session))
 
     def close(self) -> None:
-        """Whatever happened, the cache holds the timeline and nothing else."""
+        """Whatever happened, the cache holds the timeline and nothing else, and nobody watches."""
+        self._watch.end(self._session)
         self._session.rewind(len(self._session.timeline))
         self._target.close()
         if self._drafter is not None:
@@ -191,12 +199,12 @@ class _Answer:
         tag = self._reader.end() if self._reader is not None and self.reason == "eos" else ""
         return self._text.mark(tag) if tag else self._text.finish()
 
-    def _deliver(self, drawn: Sequence[int]) -> Tokens:
+    def _deliver(self, drawn: Sequence[int], look: Look | None = None) -> Tokens:
         count = len(drawn) - (self.reason == "eos")
         text = "".join(self._pieces[len(self._pieces) - count :]) if count else ""
         ids = tuple(self._ids[len(self._ids) - count :]) if count else ()
         logprobs, self._logprobs = tuple(self._logprobs), []
-        return Tokens(text, ids, self._timings(), logprobs)
+        return Tokens(text, ids, self._timings(), logprobs, look)
 
     def _note_logprob(self, row: int, token: int) -> None:
         n_top = self._request.top_logprobs

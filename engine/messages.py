@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from engine.events import FinishReason, StoreFigures, Timings
+from engine.events import Block, ExpertMap, FinishReason, Look, StoreFigures, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -178,7 +180,7 @@ class ChatChunk:
     """One piece of an answer. The last one has `finish`; `text` is always whole characters.
 
     `reasoning`: thoughts, where the request did not ask to have them in the text. `ahead`: the request waits,
-    and so many others come before it.
+    and so many others come before it. `look`: what the loop did, where the request is watched.
     """
 
     text: str = ""
@@ -189,6 +191,7 @@ class ChatChunk:
     finish: FinishReason | None = None
     mode: str | None = None
     ahead: int | None = None
+    look: Look | None = None
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> ChatChunk:
@@ -204,6 +207,7 @@ class ChatChunk:
             finish=end.get("finish"),
             mode=end.get("mode"),
             ahead=end.get("ahead"),
+            look=look_from_json(end.get("look")),
         )
 
 
@@ -223,6 +227,42 @@ def timings_from_json(body: Mapping[str, Any] | None) -> Timings | None:
 def progress_from_json(body: Mapping[str, Any] | None) -> Progress | None:
     progress: Progress | None = _record(Progress, body)
     return progress
+
+
+def look_from_json(body: Mapping[str, Any] | None) -> Look | None:
+    if body is None:
+        return None
+    blocks = tuple(
+        Block(
+            source=str(block["source"]),
+            drafted=tuple(map(str, block["drafted"])),
+            accepted=int(block["accepted"]),
+            own=tuple(map(str, block["own"])),
+            ms=float(block["ms"]),
+        )
+        for block in body["blocks"]
+    )
+    return Look(blocks, int(body.get("skipped", 0)), _experts(body.get("experts")))
+
+
+def _experts(body: Mapping[str, Any] | None) -> ExpertMap | None:
+    """None as well where the bits do not fit the numbers: a picture is not worth an answer."""
+    if body is None:
+        return None
+    layers, each = int(body["layers"]), int(body["each"])
+    try:
+        bits = {
+            name: base64.b64decode(body[name], validate=True)
+            for name in ("used", "there", "coming")
+            if name in body
+        }
+    except (binascii.Error, TypeError, ValueError):
+        return None
+    n_bytes = -(-layers * each // 8)
+    whole = "used" in bits and layers > 0 and each > 0 and ("there" in bits) == ("coming" in bits)
+    if not whole or any(len(value) != n_bytes for value in bits.values()):
+        return None
+    return ExpertMap(layers, each, **bits)
 
 
 def settings_from_json(body: Mapping[str, Any]) -> Settings:

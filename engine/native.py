@@ -193,11 +193,11 @@ class Hooks:
         itself would choose; None ends that."""
         self._lib.s2_set_from_memory(self._context, store)
 
-    def best_experts(self, n_layers: int, count: int) -> npt.NDArray[np.int32] | None:
-        """The `count` best experts for the one row of the last pass, I32 [n_layers, count], best first; None
-        when the pass kept no such routing."""
-        best = np.empty((n_layers, count), np.int32)
-        found = self._lib.s2_routing_best(self._context, 1, count, best.ctypes.data, best.size)
+    def best_experts(self, n_layers: int, count: int, n_rows: int = 1) -> npt.NDArray[np.int32] | None:
+        """The `count` best experts for each row of the last pass, I32 [n_layers, n_rows * count], best of a
+        row first; None when the pass kept no such routing."""
+        best = np.empty((n_layers, n_rows * count), np.int32)
+        found = self._lib.s2_routing_best(self._context, n_rows, count, best.ctypes.data, best.size)
         return best if found == best.size else None
 
     def token_probability(self, row: int, token: int) -> float:
@@ -208,11 +208,15 @@ class Hooks:
         """Whether decode calls keep their routing for `routing()`."""
         self._lib.s2_set_routing(self._context, enabled)
 
+    def routing_layers(self) -> int:
+        """MoE layers whose routing the last decode call kept."""
+        return int(self._lib.s2_routing_n_layers(self._context))
+
     def routing(self) -> list[LayerRouting]:
         """Routing of the last decode call, MoE layers in order; copies, good for as long as you like."""
         view = _RoutingView()
         layers = []
-        for i in range(self._lib.s2_routing_n_layers(self._context)):
+        for i in range(self.routing_layers()):
             if not self._lib.s2_routing_layer_get(self._context, i, ctypes.byref(view)):
                 raise NativeError(f"routing of MoE layer {i} vanished")
             shape = (view.n_rows, view.n_expert)

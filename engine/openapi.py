@@ -39,6 +39,10 @@ def description() -> dict[str, Any]:
             ),
             "/detokenize": _post("Token ids to text", _object({"tokens": _TOKENS}, "tokens")),
             "/cancel": _post("Ends a request", _object({"request_id": _TEXT}, "request_id")),
+            "/watch": _post(
+                "Has a running request show its blocks, or no longer",
+                _object({"request_id": _TEXT, "blocks": _FLAG}, "request_id", "blocks"),
+            ),
         },
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
@@ -93,6 +97,7 @@ def _common() -> dict[str, Any]:
         "user": _TEXT,
         "request_id": {"type": "string", "minLength": 1, "maxLength": 128},
         "return_tokens": _FLAG,
+        "return_blocks": _FLAG,
         "return_progress": _FLAG,
         "timings_per_token": _FLAG,
     }

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from engine.errors import S2Error
-from engine.events import OPENAI_FINISH, Done, Prefill, Timings, TokenLogprob, Tokens
+from engine.events import OPENAI_FINISH, Done, Look, Prefill, Timings, TokenLogprob, Tokens
 from engine.job import Item, Queued, Started
 from engine.likelihoods import Likelihoods
 from engine.thoughts import Thoughts
 from engine.tools import CallReader
+from engine.watch import MOST_BLOCKS
 from engine.wire import Call
 
 dumps = json.JSONEncoder(separators=(",", ":")).encode
@@ -55,6 +56,7 @@ class Reply:
         self._queued: Queued | None = None
         self._ids: list[int] = []
         self._progress: Prefill | None = None
+        self._look: Look | None = None
         self.timings: Timings | None = None
         self.done: Done | None = None
         self.error: S2Error | None = None
@@ -71,6 +73,7 @@ class Reply:
                 self._ids += item.ids
                 self._logprobs += item.logprobs
                 self.timings = item.timings
+                self._add_look(item.look)
             elif isinstance(item, Prefill):
                 self._progress = item
             elif isinstance(item, Queued):
@@ -82,9 +85,14 @@ class Reply:
             elif isinstance(item, Done):
                 self._texts.append(item.text)
                 self.timings = item.timings
+                self._add_look(item.look)
                 self.done = item
             else:
                 self.error = item
+
+    def _add_look(self, look: Look | None) -> None:
+        if look is not None:
+            self._look = look.after(self._look, MOST_BLOCKS)
 
     def first_events(self) -> bytes:
         if self._call.prompt is not None:
@@ -105,11 +113,12 @@ class Reply:
             self._progress = None
         delta = self._delta_of("".join(self._texts))
         wanted = self._call.return_tokens or self._call.timings_per_token
-        if any(delta.values()) or self._logprobs or (self._ids and wanted):
+        if any(delta.values()) or self._logprobs or (self._ids and wanted) or self._look is not None:
             found.append(event(self._chunk(delta) | self._extras()))
         self._texts.clear()
         self._ids.clear()
         self._logprobs.clear()
+        self._look = None
         if self.error is not None:
             found.append(event(error_object(self.error)))
         elif self.done is not None:
@@ -193,6 +202,8 @@ class Reply:
         extras: dict[str, Any] = {"tokens": self._ids} if self._call.return_tokens else {}
         if self._call.timings_per_token and self.timings is not None:
             extras["timings"] = self.timings.as_json()
+        if self._look is not None:
+            extras["s2"] = {"look": self._look.as_json()}
         return extras
 
     def _progress_object(self, progress: Prefill) -> dict[str, Any]:

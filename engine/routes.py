@@ -29,6 +29,7 @@ from engine.wire import (
     parse_load,
     parse_settings,
     parse_tokenize,
+    parse_watch,
 )
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def _public(calls: Calls) -> list[Route]:
         Route("/tokenize", calls.tokenize, methods=["POST"]),
         Route("/detokenize", calls.detokenize, methods=["POST"]),
         Route("/cancel", calls.cancel, methods=["POST"]),
+        Route("/watch", calls.watch, methods=["POST"]),
     ]
 
 
@@ -155,6 +157,9 @@ class Calls:
         if not name:
             raise BadRequest("request_id is missing")
         return answer({"cancelled": self._state.cancel(name)})
+
+    async def watch(self, request: Request) -> Response:
+        return answer({"watched": self._state.watch(*parse_watch(await read_object(request)))})
 
     async def settings(self, request: Request) -> Response:
         if request.method == "POST":

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from engine.chat import CHATML, ChatTemplate, Message
 from engine.errors import BadRequest, Cancelled, ModelError, NativeError
+from engine.events import ExpertMap
 from engine.experience import Experience
 from engine.experts import catalogue_of
 from engine.heat import heat_file, read_heat, write_heat
@@ -35,7 +36,7 @@ from engine.thoughts import opens_thoughts
 from engine.threads import ThreadGovernor
 from engine.timeline import ROWS_EXACT, Timeline
 from engine.tools import Tools
-from engine.union import ExpertUnion
+from engine.union import COMING, THERE, ExpertUnion
 from engine.vocab import Vocab
 
 _REPLIES_KEPT = 256  # answers whose token ids are remembered, so that their KV cells are found again
@@ -88,6 +89,7 @@ class Session:
         # Answers and the ids they were generated as: what the next prompt tells of them, and all of them.
         self._replies: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         self._wholes: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._keeps_routing = False
 
     @classmethod
     def load(
@@ -265,7 +267,7 @@ class Session:
         """Passes inside use `experts` per token, with a store those in memory if `from_memory`, and leave no
         trace in what the store learns."""
         store = self.store
-        self.hooks.set_routing(store is not None)
+        self.hooks.set_routing(self._keeps_routing or store is not None)
         self.hooks.set_experts(experts)
         if store is not None:
             store.set_drafting(True)
@@ -285,12 +287,38 @@ class Session:
             return None
         return self.hooks.best_experts(self.store.n_layers, self.info.n_expert_used)
 
+    def keep_routing(self, on: bool) -> None:
+        """Whether full passes that follow keep their routing for `experts_of_pass`. A change plans the memory
+        of the graphs anew, so only a change is passed on."""
+        if on != self._keeps_routing:
+            self._keeps_routing = on
+            self.hooks.set_routing(on)
+
+    def where_experts(self) -> npt.NDArray[np.uint8] | None:
+        """As `Store.where`; None where all are in memory."""
+        return None if self.store is None or self.store.is_whole else self.store.where()
+
+    def experts_of_pass(self, rows: int, where: npt.NDArray[np.uint8] | None) -> ExpertMap | None:
+        """What the last pass, of `rows` rows, used; `where` each expert was before it. None where the pass
+        kept no routing."""
+        store = self.store
+        layers = self.hooks.routing_layers() if store is None else store.n_layers
+        each = self.info.n_expert if store is None else store.n_expert
+        best = self.hooks.best_experts(layers, self.info.n_expert_used, rows) if layers else None
+        if best is None:
+            return None
+        used = np.zeros((layers, each), dtype=bool)
+        used[np.arange(layers)[:, None], best] = True
+        there = coming = None
+        if where is not None:
+            there, coming = (np.packbits(where == place).tobytes() for place in (THERE, COMING))
+        return ExpertMap(layers, each, np.packbits(used).tobytes(), there, coming)
+
     def expert_union(self) -> ExpertUnion | None:
         """An empty verify pass, with a look at which experts are in memory now; None without a store."""
         if self.store is None:
             return None
-        where = None if self.store.is_whole else self.store.where()
-        return ExpertUnion(self.store.n_layers, self.store.n_expert, where)
+        return ExpertUnion(self.store.n_layers, self.store.n_expert, self.where_experts())
 
     def extend(self, tokens: Sequence[int], *, all_logits: bool) -> None:
         """Decodes `tokens` behind the timeline and appends them to it."""

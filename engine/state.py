@@ -17,6 +17,7 @@ from engine.messages import State
 from engine.metrics import Totals
 from engine.prompt import prompt_of
 from engine.request import Speculation
+from engine.watch import Watch
 from engine.worker import Worker
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class EngineState:
         name = call.request_id or uuid.uuid4().hex
         if name in self.jobs:
             raise BadRequest(f"request_id {name!r} is in use by a running request")
-        job = self.jobs[name] = GenerateJob(name, call, Mailbox(), lane)
+        job = self.jobs[name] = GenerateJob(name, call, Mailbox(), lane, watch=Watch(call.return_blocks))
         self.worker.submit(job)
         self.queue_moved()
         return job
@@ -140,6 +141,14 @@ class EngineState:
         if job is None:
             return False
         self._cancel(job)
+        return True
+
+    def watch(self, name: str, on: bool) -> bool:
+        """Whether that request shows its blocks from now on; False when it is unknown or over."""
+        job = self.jobs.get(name)
+        if job is None:
+            return False
+        job.watch.on = on
         return True
 
     def _cancel(self, job: GenerateJob) -> None:

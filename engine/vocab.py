@@ -86,6 +86,10 @@ class Vocab:
             piece = self._pieces[token] = self._read_piece(token)
         return piece
 
+    def shown(self, token: int) -> str:
+        """A single token for people: its text, half a character replaced, or its name where it has none."""
+        return self.piece(token).decode("utf-8", "replace") or self.name(token)
+
     def text(self, tokens: list[int] | tuple[int, ...]) -> str:
         """The text of `tokens`, control tokens left out, broken characters replaced."""
         return b"".join(self.piece(token) for token in tokens).decode("utf-8", "replace")

@@ -71,6 +71,7 @@ class Call:
     timings_per_token: bool
     return_progress: bool
     return_tokens: bool
+    return_blocks: bool
     request_id: str | None
     continues: bool = False
     thinking: bool | None = None
@@ -165,6 +166,17 @@ def parse_budget_change(body: Mapping[str, Any]) -> Budget:
     return parse_budget(body.get("budget"))
 
 
+def parse_watch(body: Mapping[str, Any]) -> tuple[str, bool]:
+    """The request, and whether it is to show its blocks."""
+    fields = Fields(body)
+    name = fields.text("request_id")
+    if not name:
+        raise BadRequest("request_id is missing")
+    if body.get("blocks") is None:
+        raise fields.wrong("blocks", "true or false")
+    return name, fields.flag("blocks")
+
+
 def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(body) - set(_SPECULATION))
     if unknown:
@@ -203,6 +215,7 @@ def _parse_call(fields: Fields, *, messages: tuple[Message, ...], prompt: str | 
             timings_per_token=fields.flag("timings_per_token"),
             return_progress=fields.flag("return_progress"),
             return_tokens=fields.flag("return_tokens"),
+            return_blocks=fields.flag("return_blocks"),
             request_id=_request_id(fields),
             continues=_continues(fields, messages),
             thinking=_thinking(fields),

@@ -200,7 +200,7 @@ class Worker(threading.Thread):
         drafts = session.can_rewind and bool(MODES[request.speculation.mode].drafters)
         started = Started(len(request.prompt), request.speculation.mode if drafts else "ar", opens)
         self._flag = job.cancel.attach(CancelFlag())  # native code holds its address until the next request
-        for number, event in enumerate(generate(session, request, self._flag)):
+        for number, event in enumerate(generate(session, request, self._flag, watch=job.watch)):
             if number == 0:  # only now is it certain that the request is not refused
                 job.mailbox.put(started)
             job.mailbox.put(event, last=isinstance(event, Done))

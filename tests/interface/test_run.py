@@ -260,3 +260,27 @@ def test_on_a_terminal_escapes_are_taken_out(served: Path) -> None:
     # What is left of the progress line is its own removal.
     shown = seen.decode().replace("\r\x1b[K", "").replace("\r\n", "\n")
     assert shown == text + "\n"
+
+
+def test_two_modes_are_compared(home: Path) -> None:
+    words = ("-n", "24", "--temp", "0.8", "--compare", "ar,s2-exact", "-p", "Tell me a story.")
+    code, out, err = run(home, "--json", *words)
+    assert (code, err) == (exits.OK, "")
+    both = json.loads(out)
+    assert (both["equal"], both["first_difference"]) == (True, None)
+    assert [side["mode"] for side in both["answers"]] == ["ar", "s2-exact"]
+    assert both["answers"][0]["text"] == both["answers"][1]["text"] != ""
+    assert all(side["first_token_ms"] > 0 for side in both["answers"])
+    code, out, err = run(home, "-s", str(both["seed"]), *words)
+    assert (code, err) == (exits.OK, "")
+    assert out.count(both["answers"][0]["text"].rstrip("\n")) == 2
+    assert "= equal: the same" in out
+    assert f"seed {both['seed']}" in out
+
+
+@pytest.mark.parametrize("modes", ["ar,ar", "quick", "ar,auto,ngram", "ar,quick"])
+def test_modes_that_cannot_be_compared_are_refused(home: Path, modes: str) -> None:
+    code, out, err = run(home, "--compare", modes, "-p", "hi")
+    assert (code, out) == (exits.USAGE, "")
+    assert "mode" in err
+    assert not paths_in(home).socket.exists()

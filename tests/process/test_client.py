@@ -65,6 +65,30 @@ async def test_cancel_and_leaving_stop_the_engine(loaded: Handle) -> None:
         assert not await client.cancel("other")
 
 
+async def test_blocks_are_shown_while_somebody_asks_for_them(loaded: Handle) -> None:
+    async with EngineClient(loaded.socket) as client:
+        assert not await client.watch("other", True)
+        asked = {"max_tokens": 8, "temperature": 0, "mode": "ar", "return_blocks": True}
+        chunks = [chunk async for chunk in client.chat(HI, options=asked)]
+        blocks = [block for chunk in chunks if chunk.look for block in chunk.look.blocks]
+        assert len(blocks) == 7
+        assert "".join(chunk.text for chunk in chunks).endswith("".join(b.own[0] for b in blocks))
+        assert any(chunk.look and chunk.look.experts for chunk in chunks)
+        answer = client.chat(HI, options=ENDLESS, request_id="watched")
+        seen: list[bool] = []
+        async for chunk in answer:
+            if chunk.timings is not None:
+                seen.append(chunk.look is not None)
+            if len(seen) in (5, 15):
+                assert await client.watch("watched", len(seen) == 5)
+            if len(seen) == 25:
+                break
+        await answer.aclose()
+        assert not any(seen[:5])
+        assert any(seen[5:16])
+        assert not any(seen[17:])
+
+
 async def test_telemetry_and_settings(loaded: Handle) -> None:
     async with EngineClient(loaded.socket) as client:
         before = await client.settings()

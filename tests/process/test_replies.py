@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from engine.errors import ContextFull
-from engine.events import Done, Prefill, Timings, Tokens
+from engine.events import Block, Done, Look, Prefill, Timings, Tokens
 from engine.job import Started
 from engine.replies import Reply
 from engine.wire import parse_chat, parse_completion
@@ -49,6 +49,21 @@ def test_the_end_brings_held_text_then_the_reason_then_done() -> None:
     assert "tokens" not in text
     assert "timings" not in text
     assert "usage" not in text
+
+
+def test_looks_travel_with_the_text_that_came_meanwhile() -> None:
+    def look(*words: str) -> Look:
+        return Look(tuple(Block("self", (word,), 1, (), 2.0) for word in words))
+
+    reply = chat()
+    reply.take([Tokens("a", (1,), TIMINGS, look=look("a")), Tokens("b", (2,), TIMINGS, look=look("b", "c"))])
+    (chunk,) = read(reply.events())
+    assert chunk["choices"][0]["delta"] == {"content": "ab"}
+    assert [block["drafted"] for block in chunk["s2"]["look"]["blocks"]] == [["a"], ["b"], ["c"]]
+    reply.take([Tokens("d", (3,), TIMINGS), Done("eos", "", TIMINGS, look("e"))])
+    text, end, _ = read(reply.events())
+    assert [block["drafted"] for block in text["s2"]["look"]["blocks"]] == [["e"]]
+    assert end["s2"] == {"mode": "s2-exact", "finish": "eos"}
 
 
 def test_usage_comes_only_when_asked_for() -> None:

@@ -11,7 +11,7 @@ from engine.errors import BadRequest
 from engine.fields import parse_object
 from engine.message import Message
 from engine.request import Sampling, Speculation
-from engine.wire import parse_chat, parse_completion, parse_load, parse_settings
+from engine.wire import parse_chat, parse_completion, parse_load, parse_settings, parse_watch
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -25,6 +25,17 @@ def test_a_bare_chat_request_has_the_defaults() -> None:
     assert call.messages == (Message("user", "hi"),)
     assert call.sampling == Sampling()
     assert (call.max_tokens, call.stop, call.stream, call.include_usage) == (None, (), False, False)
+
+
+def test_blocks_are_shown_only_when_asked_for() -> None:
+    assert not parse_chat({"messages": HI}).return_blocks
+    assert parse_completion({"prompt": "hi", "return_blocks": True}).return_blocks
+    with pytest.raises(BadRequest, match="return_blocks is not true or false"):
+        parse_chat({"messages": HI, "return_blocks": "yes"})
+    assert parse_watch({"request_id": "one", "blocks": False}) == ("one", False)
+    for body in ({}, {"blocks": True}, {"request_id": "one"}, {"request_id": "", "blocks": True}):
+        with pytest.raises(BadRequest, match=r"request_id is missing|blocks is not"):
+            parse_watch(body)
 
 
 def test_null_means_absent() -> None:

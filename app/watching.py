@@ -1,0 +1,82 @@
+"""The panel that shows the speculation as it happens. The engine tells of it only while it is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.widgets import Static
+
+from app.watchview import Watched, watch_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from app.answer import Answer
+    from app.chat import ChatApp
+    from app.entry import Entry
+
+_LEAST_TOKENS = 16  # an `ar` answer must have, or its speed says little
+
+
+class WatchPanel(Static):
+    def __init__(self) -> None:
+        super().__init__(classes="side", markup=False)
+        self.border_title = Content("Speculation")
+        self.border_subtitle = Content("Ctrl+S closes")
+        self._watched = Watched()
+        self.text = ""  # as it was drawn last
+
+    def show(self, watched: Watched) -> None:
+        self._watched = watched
+        self._draw()
+
+    def _draw(self) -> None:
+        content = Content("\n").join(watch_lines(self._watched, self.size.width, self.size.height))
+        self.text = content.plain
+        self.update(content, layout=False)
+
+    def on_resize(self) -> None:
+        self._draw()
+
+
+class Watching:
+    """`panel` follows the answer that is being written, and keeps the last one."""
+
+    def __init__(self, app: ChatApp) -> None:
+        self._app = app
+        self.panel = WatchPanel()
+        self._answer: Answer | None = None
+        self._question: Entry | None = None
+        self._mode = ""
+        self._plain: dict[
+            tuple[Entry | None, Path | str], float
+        ] = {}  # tokens/s of `ar` by question and model
+
+    async def toggle(self) -> None:
+        app = self._app
+        app.asker.watched = app.side.toggle(self.panel)
+        self.draw()
+        await app.asker.watch_running()
+
+    def draw(self) -> None:
+        """Shows what has come since the last time. Costs nothing while the panel is closed."""
+        if not self.panel.display:
+            return
+        app, asker = self._app, self._app.asker
+        if asker.answer is not None and asker.entry is not None:
+            self._answer, self._question, self._mode = asker.answer, asker.entry.parent, asker.mode
+        if self._answer is None:
+            self.panel.show(Watched(mode=app.board.mode))
+            return
+        plain = self._plain.get((self._question, app.link.model))
+        mode = app.board.label_of(self._answer.mode or self._mode) or app.board.mode
+        self.panel.show(Watched(self._answer.looks, mode, self._answer.timings, plain))
+
+    def ended(self) -> None:
+        """An answer is over. One by plain decode is what others to the same question are measured by."""
+        entry, self._app.asker.finished = self._app.asker.finished, None
+        timings = entry.timings if entry is not None and entry.mode == "ar" else None
+        if entry is not None and timings is not None and timings.predicted_n >= _LEAST_TOKENS:
+            self._plain[entry.parent, self._app.link.model] = timings.predicted_per_second
+        self.draw()
