@@ -33,6 +33,7 @@ from app.opening import Opening
 from app.picking import Picking
 from app.prompt import Prompt
 from app.room import Room
+from app.stage import Stage
 from app.statusline import StatusLine
 from app.terminal import HANGUP_EXIT, watch_hangup
 from app.transcript import Transcript
@@ -81,6 +82,7 @@ class ChatApp(App[None]):
         self.options = options
         # Kept, because a query only looks at the screen on top, which may be the help.
         self.transcript = Transcript(WELCOME)
+        self.stage = Stage(self.transcript)
         self.status = StatusLine()
         self.prompt = Prompt()
         self.chats = Chats(paths, self.notice)
@@ -102,7 +104,7 @@ class ChatApp(App[None]):
         self._farewell: Callable[[History], None] | None = None
 
     def compose(self) -> ComposeResult:
-        yield from (self.transcript, self.status, self.prompt)
+        yield from (self.stage, self.status, self.prompt)
 
     def on_resize(self, event: events.Resize) -> None:
         # In the style sheet a share of a very low screen would leave no line to type in.
@@ -283,7 +285,7 @@ class ChatApp(App[None]):
     async def action_stop(self) -> None:
         if self.turns.chosen is not None:
             self.turns.choose(None)
-        elif not self.turns.leave_edit():
+        elif not await self.stage.leave() and not self.turns.leave_edit():
             await self.asker.stop()
             self.refresh_status()
 
@@ -311,7 +313,9 @@ class ChatApp(App[None]):
     def action_block(self, number: int) -> None:
         self.copying.block(self.copying.answer, number)
 
-    def action_move(self, step: int) -> None:
+    async def action_move(self, step: int) -> None:
+        if self.stage.hides_transcript:  # where the messages are that are about to be chosen from
+            await self.stage.close()
         self.turns.move(step)
 
     async def action_chosen(self, what: str) -> None:

@@ -139,10 +139,15 @@ async def _thoughts(app: ChatApp, word: str) -> None:
 
 async def _budget(app: ChatApp, wish: str) -> None:
     try:
-        client = await app.link.client()
-        app.notice(await client.change_budget(wish) if wish else app.board.memory_words)
+        app.notice(await app.tuning.budget(wish) if wish else app.board.memory_words)
     except S2Error as error:
         app.notice(error.line())
+
+
+async def _machine(app: ChatApp, _: str) -> None:
+    from app.machine import MachinePanel  # few open it, and it takes the probes along
+
+    await app.stage.toggle(MachinePanel, lambda: MachinePanel(app))
 
 
 async def _room(app: ChatApp, _: str) -> None:
@@ -204,6 +209,8 @@ DEEDS = (
          anytime=True),
     Deed("model", "Models", _model, "ctrl+l,f9", "Ctrl+L F9", "WORDS", "choose or download a model", True),
     Deed("settings", "Settings", _settings, "f10", "F10", words="settings for every start", anytime=True),
+    Deed("machine", "Machine and switches", _machine, "f12", "F12", words="machine, live figures, switches",
+         anytime=True),
     Deed("help", "Keys", lambda app, _: app.action_help(), "f1", "F1", words="this help", anytime=True),
     Deed("quit", "Quit", lambda app, _: app.action_quit(), "ctrl+q", "Ctrl+Q",
          words="quit; chats are always saved", anytime=True),

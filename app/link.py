@@ -49,6 +49,7 @@ class EngineLink:
         self._wanted = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine-start")
         self._last: Snapshot | None = None  # of the loaded model
+        self.pid: int | None = None  # of the engine, while one is connected
         self.model_failed = False  # the engine is there, but has no model to answer with
 
     async def client(self) -> EngineClient:
@@ -97,6 +98,7 @@ class EngineLink:
         loop = asyncio.get_running_loop()
         handle = await loop.run_in_executor(self._thread, self._supervisor.start)
         async with EngineClient(handle.socket) as client:
+            self.pid = handle.hello.pid
             try:
                 await self._ask_for_model(client)
                 if not self._client.done():
@@ -109,6 +111,7 @@ class EngineLink:
             except EngineUnavailable:
                 pass
             finally:
+                self.pid = None
                 if self._client.done():
                     self._client = loop.create_future()
         crash = await loop.run_in_executor(self._thread, self._supervisor.crashed)
