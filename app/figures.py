@@ -13,11 +13,13 @@ from engine.machine.reading import Reading
 from engine.size import size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from app.sheet import Look
     from engine.events import Timings
     from engine.messages import Snapshot
+
+    Values = Sequence[float | None]
 
 _BAR = 8
 _SPARK = 20
@@ -43,78 +45,69 @@ def machine_rows(found: Mapping[str, Reading], snapshot: Snapshot | None) -> lis
     ]
 
 
-def answer_rows(trend: Trend, timings: Timings | None, *, has_store: bool) -> list[Row]:
-    """`timings` of the whole answer, which the reasons tell; the histories are of each second."""
+def answer_rows(trend: Trend, timings: Timings | None, *, running: bool, has_store: bool) -> list[Row]:
+    """The value is of the last second while the answer is `running`, then of all of it, as in `timings`."""
     whole = timings if timings is not None and timings.predicted_n else None
 
-    def row(
-        name: str, values: list[float | None], now: str, of_all: str, what: str, most: float | None = None
-    ) -> Row:
-        shown: Look = "value" if last(values) is not None else "faint"
-        pieces: tuple[tuple[str, Look], ...] = (
-            labelled(name),
-            (spark(values, _SPARK, most), "full"),
-            (f" {now}", shown),
-        )
-        return Row(name, pieces, f"{what}, each second; of the whole answer: {of_all}")
+    def row(name: str, values: Values, most: float | None, now: str, of_all: str, what: str) -> Row:
+        shown = now if running else of_all
+        look: Look = "faint" if shown.startswith("–") else "value"
+        return Row(name, _history(name, values, most, shown, look), f"{what}, each second; in all: {of_all}")
 
-    now_speed, accepted, hit, read, memory = (
-        last(values) for values in (trend.speed, trend.accepted, trend.hit, trend.read, trend.memory)
-    )
+    now = last(trend.speed)
     rows = [
         row(
             "speed",
-            list(trend.speed),
-            "–" if now_speed is None else speed(now_speed),
+            trend.speed,
+            None,
+            "–" if now is None else speed(now),
             speed(whole.predicted_per_second) if whole else "–",
             "tokens delivered per second",
         ),
         row(
             "accepted",
-            list(trend.accepted),
-            _percent(accepted),
-            f"{acceptance(whole)}, {per_pass(whole)} tokens per pass",
-            "drafted tokens that the model agreed with, of those verified",
+            trend.accepted,
             1.0,
+            _percent(last(trend.accepted)),
+            acceptance(whole),
+            f"drafted tokens that the model agreed with; {per_pass(whole)} tokens per pass",
         ),
     ]
-    if has_store:
-        rows += [
-            row(
-                "hit",
-                list(trend.hit),
-                _percent(hit),
-                hits(whole),
-                "experts in memory when they were needed, of all that were",
-                1.0,
-            ),
-            row(
-                "read",
-                list(trend.read),
-                "–" if read is None else f"{read:.1f} MiB/tok",
-                read_per_token(whole),
-                "read from disk per token",
-            ),
-        ]
-    else:
-        rows.append(_plain("experts", "all in memory", "hits and reads are counted where they are on disk"))
-    rows.append(
+    if not has_store:
+        why = "hits and reads are counted where experts are on disk"
+        return [*rows, Row("hit", (labelled("hit"), ("all experts in memory", "value")), why)]
+    read = last(trend.read)
+    return [
+        *rows,
+        row("hit", trend.hit, 1.0, _percent(last(trend.hit)), hits(whole), "experts in memory when needed"),
         row(
-            "budget",
-            list(trend.memory),
-            _percent(memory),
-            "–",
-            "memory of the engine, of its budget or else of the machine",
-            1.0,
-        )
-    )
-    return rows
+            "read",
+            trend.read,
+            None,
+            "–" if read is None else f"{read:.1f} MiB/tok",
+            read_per_token(whole),
+            "read from disk per token",
+        ),
+    ]
+
+
+def _history(
+    name: str, values: Values, most: float | None, shown: str, look: Look
+) -> tuple[tuple[str, Look], ...]:
+    return labelled(name), (spark(values, _SPARK, most), "full"), (f" {shown}", look)
 
 
 def _memory(used: Reading, total: Reading, free: Reading) -> Row:
     words = f"{_of(used.value, total.value)}, {size(free.value)} free" if used.known else ""
     why = f"{_source(used)}: of machine or cgroup; free is what programs may still take"
     return _gauge("memory", used, _share(used.value, total.value), words, why)
+
+
+def budget_row(trend: Trend) -> Row:
+    """The history of the engine's memory, beside those of the answer."""
+    why = "memory of the engine each second, of its budget or else of the machine's memory"
+    shown = _percent(last(trend.memory))
+    return Row("of budget", _history("of budget", trend.memory, 1.0, shown, "value"), why)
 
 
 def _engine(used: Reading, total: Reading, snapshot: Snapshot | None) -> Row:
@@ -169,10 +162,6 @@ def _words(name: str, *parts: tuple[Reading, Callable[[object], str]]) -> Row:
     if not known:
         pieces.append((_absent(parts[0][0]), "faint"))
     return Row(name, tuple(pieces), "; ".join(_source(reading) for reading, _ in parts))
-
-
-def _plain(name: str, words: str, why: str) -> Row:
-    return Row(name, (labelled(name), (words, "value")), why)
 
 
 def _rate(reading: Reading, of: str) -> tuple[Reading, Callable[[object], str]]:

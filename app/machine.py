@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from app.background import in_background
 from app.chosen import Machine, found_rows, plan_rows
-from app.figures import answer_rows, machine_rows
+from app.figures import answer_rows, budget_row, machine_rows
 from app.sheet import Row, Sheet
 from app.switches import Switches
 from app.text import one_line
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from engine.machine.reading import Reading
 
 EACH_S = 1.0  # each look costs the threads that decode their time
-_KEYS = "↑↓ · ← → Enter change · Esc · F12 closes"
+_KEYS = "↑↓ choose · ←→ Enter change · Esc · F12 closes"
 
 
 class MachinePanel(Vertical):
@@ -100,8 +100,9 @@ class MachinePanel(Vertical):
         return [
             _heading("Switches"),
             *self._switches.rows(),
-            _heading("This answer"),
-            *answer_rows(self._trend, timings, has_store=has_store),
+            _heading("The answer"),
+            *answer_rows(self._trend, timings, running=answer is not None, has_store=has_store),
+            budget_row(self._trend),
             _heading("Now"),
             *machine_rows(self._found, snapshot),
             _heading("Found here"),

@@ -36,10 +36,10 @@ def labelled(words: str) -> tuple[str, Look]:
 
 class Sheet(ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", show=False),
-        Binding("down,j", "move(1)", show=False),
-        Binding("left,minus", "turn(-1)", show=False),
-        Binding("right,plus,space", "turn(1)", show=False),
+        Binding("up", "move(-1)", show=False),
+        Binding("down", "move(1)", show=False),
+        Binding("left", "turn(-1)", show=False),
+        Binding("right", "turn(1)", show=False),
         Binding("enter", "pick", show=False),
     ]
 
@@ -87,7 +87,7 @@ class Sheet(ScrollView, can_focus=True):
         at = names.index(name) if name and name in names else first
         if len(rows) != len(old) or at != self._at:
             self._at = at
-            self.virtual_size = Size(self.size.width, len(rows))
+            self.virtual_size = Size(1, len(rows))  # rows end where the widget does
             self.refresh()
             return
         for number, (row, before) in enumerate(zip(rows, old, strict=True)):

@@ -39,8 +39,8 @@ class Switches:
         ]
 
     def _mode(self) -> Row:
-        label = self._app.board.mode
         words = self._app.board.set_mode(self._app.mode).partition(": ")[2]
+        label = self._app.board.mode
         return _row(
             "mode", "mode", str(label or ""), _NEXT, f"{words}. Counts from the next answer; F2 as well."
         )

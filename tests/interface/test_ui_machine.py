@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,37 @@ async def test_figures_move_while_an_answer_streams(ready: Paths) -> None:
         assert app.stage.panel is panel
         await soon(lambda: len(panel._trend.memory) > seen + 1)
         assert len(panel._trend.speed) <= seen + 1, "without an answer nothing is added"
+    app.close()
+
+
+async def test_with_experts_on_disk_hits_and_reads_are_shown(paths: Paths) -> None:
+    app = chat(paths, mode="s2-exact", **LONG)
+    app.options = replace(app.options, load=replace(app.options.load, budget="240M"))
+    async with app.run_test(size=(160, 45)) as pilot:
+        panel = await opened(app, pilot)
+        await ask(app, "Tell me a long story.")
+        await soon(lambda: "%" in line(panel, "hit"))
+        await soon(lambda: "MiB/tok" in line(panel, "read"))
+        assert "MiB in memory" in line(panel, "experts")
+        assert "of 240 MiB" in line(panel, "engine")
+        assert "%" in line(panel, "of budget")
+        assert "240 MiB" in line(panel, "budget")
+        await app.asker.stop()
+        await answered(app)
+        assert "%" in line(panel, "hit"), "of the whole answer now"
+    app.close()
+
+
+async def test_what_is_typed_goes_to_the_prompt(ready: Paths) -> None:
+    app = chat(ready)
+    async with app.run_test(size=(80, 24)) as pilot:
+        panel = await opened(app, pilot)
+        await pilot.press(*"just")
+        assert app.prompt.text == "just"
+        assert app.prompt.has_focus
+        assert app.stage.panel is panel
+        assert panel.sheet.chosen is not None
+        assert panel.sheet.chosen.name == "mode"
     app.close()
 
 
