@@ -98,7 +98,7 @@ def _history(
 
 
 def _memory(used: Reading, total: Reading, free: Reading) -> Row:
-    words = f"{_of(used.value, total.value)}, {size(free.value)} free" if used.known else ""
+    words = f"{_of(used.value, total.value)}, {_part(free.value, total.value)} free" if used.known else ""
     why = f"{_source(used)}: of machine or cgroup; free is what programs may still take"
     return _gauge("memory", used, _share(used.value, total.value), words, why)
 
@@ -193,10 +193,13 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 
 def _of(part: int, whole: int) -> str:
-    """A part and its whole, with one unit where both have the same."""
+    return f"{_part(part, whole)} of {size(whole)}"
+
+
+def _part(part: int, whole: int) -> str:
+    """A part of what is named beside it: without a unit where both have the same."""
     number, _, unit = size(part).partition(" ")
-    words = size(whole)
-    return f"{number} of {words}" if words.endswith(f" {unit}") else f"{size(part)} of {words}"
+    return number if size(whole).endswith(f" {unit}") else size(part)
 
 
 def _percent(share: float | None) -> str:

@@ -67,7 +67,7 @@ def test_values_with_their_sources() -> None:
     }
     rows = machine_rows(found, LOADED)
     assert texts(rows) == {
-        "memory": "memory        ███░░░░░ 12.0 of 32.0 GiB, 20.0 GiB free",
+        "memory": "memory        ███░░░░░ 12.0 of 32.0 GiB, 20.0 free",
         "engine": "engine        ██████░░ 1.5 of 2.0 GiB",
         "experts": "experts       █░░░░░░░ 1.0 of 8.0 GiB in memory",
         "CPU": "CPU           ████░░░░ 52%, engine on 3.9 CPUs",
