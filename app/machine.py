@@ -26,6 +26,8 @@ from engine.machine.live import Live
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from textual import events
+
     from app.chat import ChatApp
     from engine.machine.reading import Reading
 
@@ -126,6 +128,13 @@ class MachinePanel(Vertical):
             self._why.update(words, layout=False)
 
     # Changing
+
+    def on_key(self, event: events.Key) -> None:
+        """Characters have no use here: they were meant for the prompt."""
+        if event.is_printable and event.character is not None:
+            event.stop()
+            self._chat.prompt.focus(scroll_visible=False)
+            self._chat.prompt.insert(event.character)
 
     def on_sheet_chosen(self, _: Sheet.Chosen) -> None:
         self._said = ""

@@ -8,7 +8,6 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
-from textual.widgets import TextArea
 
 _WIDE = 110  # columns that leave a transcript readable beside a panel
 
@@ -55,13 +54,6 @@ class Stage(Horizontal):
             self._to_prompt()
         return True
 
-    def on_key(self, event: events.Key) -> None:
-        """What a panel has no use for was meant for the prompt."""
-        if event.is_printable and event.character is not None:
-            event.stop()
-            self._to_prompt()
-            self._prompt.insert(event.character)
-
     def on_resize(self, _: events.Resize) -> None:
         self._arrange()
 
@@ -70,8 +62,4 @@ class Stage(Horizontal):
         self.set_class(self.hides_transcript, "narrow")
 
     def _to_prompt(self) -> None:
-        self._prompt.focus(scroll_visible=False)
-
-    @property
-    def _prompt(self) -> TextArea:
-        return self.screen.query_one("#prompt", TextArea)
+        self.screen.query_one("#prompt").focus(scroll_visible=False)
