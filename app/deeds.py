@@ -147,6 +147,8 @@ async def _budget(app: ChatApp, wish: str) -> None:
 async def _machine(app: ChatApp, _: str) -> None:
     from app.machine import MachinePanel  # few open it, and it takes the probes along
 
+    if app.turns.chosen is not None:
+        app.turns.choose(None)  # the keys go to the panel
     await app.stage.toggle(MachinePanel, lambda: MachinePanel(app))
 
 

@@ -46,7 +46,7 @@ class Stage(Horizontal):
 
     async def leave(self) -> bool:
         """Gives the keys back to the prompt, and the room to the transcript; False when it has both."""
-        if self.panel is None or not self.panel.has_focus_within:
+        if self.panel is None or not (self.panel.has_focus_within or self.hides_transcript):
             return False
         if self.hides_transcript:
             await self.close()

@@ -113,6 +113,9 @@ async def test_choosing_a_message_brings_the_transcript_back(ready: Paths) -> No
         await pilot.press("tab")
         await soon(lambda: app.stage.panel is None and app.turns.chosen is not None)
         assert app.transcript.has_focus
+        await pilot.press("f12")
+        await soon(lambda: app.stage.panel is not None and app.stage.panel.has_focus_within)
+        assert app.turns.chosen is None
     app.close()
 
 
@@ -171,6 +174,9 @@ async def test_what_is_typed_goes_to_the_prompt(ready: Paths) -> None:
         assert app.stage.panel is panel
         assert panel.sheet.chosen is not None
         assert panel.sheet.chosen.name == "mode"
+        await pilot.press("escape")
+        await soon(lambda: app.stage.panel is None)
+        assert app.prompt.text == "just"
     app.close()
 
 
