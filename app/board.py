@@ -85,12 +85,12 @@ class Board:
         modes = self.snapshot.modes if self.snapshot else ()
         return next((ModeLabel(mode.name, mode.exact) for mode in modes if mode.name == name), None)
 
-    def mode_after(self, name: str) -> str:
-        """The next of the engine's modes, "" while they are not known."""
+    def mode_after(self, name: str, step: int = 1) -> str:
+        """The one of the engine's modes that is `step` further, "" while they are not known."""
         names = [mode.name for mode in self.snapshot.modes] if self.snapshot else []
         if name not in names and self.mode is not None:
             name = self.mode.name
-        return names[(names.index(name) + 1) % len(names)] if name in names else next(iter(names), "")
+        return names[(names.index(name) + step) % len(names)] if name in names else next(iter(names), "")
 
     def mode_named(self, name: str) -> str:
         """`name` if it is a mode of the engine, else ""."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.containers import Container
 from textual.events import Key
 from textual.widgets import TextArea
 
@@ -41,7 +40,7 @@ from app.order import settle
 from app.picking import Picking
 from app.prompt import Prompt
 from app.room import Room
-from app.side import Side
+from app.stage import Stage
 from app.statusline import StatusLine
 from app.terminal import HANGUP_EXIT, watch_hangup
 from app.text import one_line
@@ -110,7 +109,7 @@ class ChatApp(App[None]):
         self.adjusting: Adjusting = Adjusting(self)
         self.watching: Watching = Watching(self)
         self.comparing: Comparing = Comparing(self)
-        self.side = Side(self.watching.panel)
+        self.stage = Stage(self.transcript, self.watching.follow)
         self._early_notices: list[str] = []
         self._works = 0
         self.restored = asyncio.Event()
@@ -118,7 +117,7 @@ class ChatApp(App[None]):
         self._farewell: Callable[[History], None] | None = None
 
     def compose(self) -> ComposeResult:
-        yield from (Container(self.transcript, self.side, id="middle"), self.status, self.prompt)
+        yield from (self.stage, self.status, self.prompt)
 
     def on_resize(self, event: events.Resize) -> None:
         # In the style sheet a share of a very low screen would leave no line to type in.
@@ -313,7 +312,7 @@ class ChatApp(App[None]):
     async def action_stop(self) -> None:
         if self.turns.chosen is not None:
             self.turns.choose(None)
-        elif not self.turns.leave_edit():
+        elif not await self.stage.leave() and not self.turns.leave_edit():
             await self.asker.stop()
             self.refresh_status()
 
@@ -350,7 +349,9 @@ class ChatApp(App[None]):
     def action_block(self, number: int) -> None:
         self.copying.block(self.copying.answer, number)
 
-    def action_move(self, step: int) -> None:
+    async def action_move(self, step: int) -> None:
+        if self.stage.hides_transcript:  # where the messages are that are about to be chosen from
+            await self.stage.close()
         self.turns.move(step)
 
     async def action_chosen(self, what: str) -> None:

@@ -144,10 +144,17 @@ async def _budget(app: ChatApp, wish: str) -> None:
         app.hint("The budget of an engine elsewhere is set on its machine.")
         return
     try:
-        client = await app.link.client()
-        app.notice(await client.change_budget(wish) if wish else app.board.memory_words)
+        app.notice(await app.tuning.budget(wish) if wish else app.board.memory_words)
     except S2Error as error:
         app.notice(error.line())
+
+
+async def _machine(app: ChatApp, _: str) -> None:
+    from app.machine import MachinePanel  # few open it, and it takes the probes along
+
+    if app.turns.chosen is not None:
+        app.turns.choose(None)  # the keys go to the panel
+    await app.stage.toggle(MachinePanel, lambda: MachinePanel(app))
 
 
 async def _room(app: ChatApp, _: str) -> None:
@@ -214,9 +221,11 @@ DEEDS = (
     Deed("model", "Models", _model, "ctrl+l,f9", "Ctrl+L F9", "WORDS", "choose or download a model", True),
     Deed("compare", "Compare two modes", lambda app, words: app.comparing.compare(words), takes="ar,MODE",
          words="one question in two modes"),
-    Deed("watch", "Watch the speculation", _watch, "ctrl+s,f12", "Ctrl+S F12",
+    Deed("watch", "Watch the speculation", _watch, "ctrl+s", "Ctrl+S",
          words="watch drafts and experts", anytime=True),
     Deed("settings", "Settings", _settings, "f10", "F10", words="settings for every start", anytime=True),
+    Deed("machine", "Machine and switches", _machine, "f12", "F12", words="machine, live figures, switches",
+         anytime=True),
     Deed("help", "Keys", lambda app, _: app.action_help(), "f1", "F1", words="this help", anytime=True),
     Deed("quit", "Quit", lambda app, _: app.action_quit(), "ctrl+q", "Ctrl+Q",
          words="quit; chats are always saved", anytime=True),

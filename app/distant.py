@@ -25,6 +25,7 @@ class DistantServer:
     """A `Source` of `app.link`. `offer` is a guess until the server has answered for the first time."""
 
     retry_s = _RETRY_S
+    pid = None
 
     def __init__(self, address: Address, model: str = "") -> None:
         self._address = address

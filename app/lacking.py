@@ -22,6 +22,8 @@ _PLAIN = {
 
 def lack(offer: Offer, name: str) -> str:
     """What the server cannot do that the command `name` needs, "" when it can be used."""
+    if offer.is_remote and name == "machine":
+        return "is another machine"
     return "" if offer.is_ours else _PLAIN.get(name, "")
 
 

@@ -49,6 +49,9 @@ class Source(Protocol):
     @property
     def model(self) -> Path | str: ...
 
+    @property
+    def pid(self) -> int | None: ...
+
     async def open(self) -> EngineClient:
         """A client of an engine that answers. Raises S2Error."""
 
@@ -101,6 +104,11 @@ class EngineLink:
     def model(self) -> Path | str:
         """The model that answers, or will."""
         return self._source.model
+
+    @property
+    def pid(self) -> int | None:
+        """The engine's process on this machine; None for one elsewhere, or while there is none."""
+        return self._source.pid
 
     @property
     def card(self) -> ModelCard | None:

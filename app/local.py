@@ -35,6 +35,7 @@ class LocalEngine:
         self._wishes = self._load = load
         self._supervisor = Supervisor(paths)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine-start")
+        self.pid: int | None = None  # of the engine, while one is connected
 
     @property
     def model(self) -> Path:
@@ -43,7 +44,9 @@ class LocalEngine:
 
     async def open(self) -> EngineClient:
         loop = asyncio.get_running_loop()
-        return EngineClient((await loop.run_in_executor(self._thread, self._supervisor.start)).socket)
+        handle = await loop.run_in_executor(self._thread, self._supervisor.start)
+        self.pid = handle.hello.pid
+        return EngineClient(handle.socket)
 
     async def prepare(self, client: EngineClient, listener: Listener) -> None:
         try:
@@ -64,6 +67,7 @@ class LocalEngine:
         last: Snapshot | None,
         listener: Listener,
     ) -> None:
+        self.pid = None
         loop = asyncio.get_running_loop()
         crash = await loop.run_in_executor(self._thread, self._supervisor.crashed)
         if crash is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.choice import Choice, ChoiceScreen, LineScreen
@@ -44,6 +45,25 @@ class Tuning:
         app.hint(app.board.set_mode(name))
         app.refresh_status()
         await app.chats.remember("mode", name)
+
+    async def mode_step(self, step: int) -> None:
+        """Takes the mode `step` further in the engine's list."""
+        await self.mode(self._app.board.mode_after(self._app.mode, step))
+
+    async def drafts(self, name: str, value: int) -> None:
+        """`draft_experts` or `draft_length` of the answers to come, until another model is loaded.
+
+        Raises the S2Error the engine refuses with.
+        """
+        app = self._app
+        settings = await (await app.link.client()).settings(**{name: value})
+        app.options.request.pop(name, None)  # what the command line said would win
+        if app.board.snapshot is not None:
+            app.board.snapshot = replace(app.board.snapshot, settings=settings)
+
+    async def budget(self, wish: str) -> str:
+        """Another budget of the engine, at once; what it means in words. Raises S2Error."""
+        return await (await self._app.link.client()).change_budget(wish)
 
     # System prompts
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
+from app.stage import Panel
 from app.watchview import Watched, watch_lines
 
 if TYPE_CHECKING:
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 _LEAST_TOKENS = 16  # an `ar` answer must have, or its speed says little
 
 
-class WatchPanel(Static):
+class WatchPanel(Static, Panel):
     def __init__(self) -> None:
-        super().__init__(classes="side", markup=False)
+        super().__init__(markup=False)
         self.border_title = Content("Speculation")
         self.border_subtitle = Content("Ctrl+S closes")
         self._watched = Watched()
@@ -45,7 +46,6 @@ class Watching:
 
     def __init__(self, app: ChatApp) -> None:
         self._app = app
-        self.panel = WatchPanel()
         self._answer: Answer | None = None
         self._question: Entry | None = None
         self._mode = ""
@@ -53,25 +53,37 @@ class Watching:
             tuple[Entry | None, Path | str], float
         ] = {}  # tokens/s of `ar` by question and model
 
+    @property
+    def panel(self) -> WatchPanel | None:
+        """The panel while it is open."""
+        panel = self._app.stage.panel
+        return panel if isinstance(panel, WatchPanel) else None
+
     async def toggle(self) -> None:
+        await self._app.stage.toggle(WatchPanel, WatchPanel)
+
+    async def follow(self) -> None:
+        """The engine tells of its blocks from now on, or no more."""
         app = self._app
-        app.asker.watched = app.side.toggle(self.panel)
-        self.draw()
-        await app.asker.watch_running()
+        is_open = self.panel is not None
+        if is_open != app.asker.watched:
+            app.asker.watched = is_open
+            self.draw()
+            await app.asker.watch_running()
 
     def draw(self) -> None:
         """Shows what has come since the last time. Costs nothing while the panel is closed."""
-        if not self.panel.display:
+        panel, app, asker = self.panel, self._app, self._app.asker
+        if panel is None:
             return
-        app, asker = self._app, self._app.asker
         if asker.answer is not None and asker.entry is not None:
             self._answer, self._question, self._mode = asker.answer, asker.entry.parent, asker.mode
         if self._answer is None:
-            self.panel.show(Watched(mode=app.board.mode))
+            panel.show(Watched(mode=app.board.mode))
             return
         plain = self._plain.get((self._question, app.link.model))
         mode = app.board.label_of(self._answer.mode or self._mode) or app.board.mode
-        self.panel.show(Watched(self._answer.looks, mode, self._answer.timings, plain))
+        panel.show(Watched(self._answer.looks, mode, self._answer.timings, plain))
 
     def ended(self) -> None:
         """An answer is over. One by plain decode is what others to the same question are measured by."""

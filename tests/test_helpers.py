@@ -12,31 +12,46 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from engine.machine.feed import Feed
 from engine.machine.helper import HelperError, ask
-from engine.machine.jtop import read_jtop
-from engine.machine.nvml import parse, read_nvml
+from engine.machine.jtop import feed_jtop, read_jtop
+from engine.machine.live import Live
+from engine.machine.nvml import feed_nvml, parse, read_nvml
 from engine.machine.programs import ask_nvml as script
+from engine.machine.reading import Reading
 
 # A client that talks to its service as that of jetson-stats does: it blocks until it has the first answer.
 CLIENT = """
 import json, os, socket
 
 class jtop:
+    def __init__(self, interval=0.5):
+        self.interval = interval
     def __enter__(self):
         self.peer = socket.socket(socket.AF_UNIX)
         self.peer.connect(os.environ["SERVICE"])
-        told = json.loads(self.peer.makefile().readline())
+        self.lines = self.peer.makefile()
+        self.take(self.lines.readline())
+        return self
+    def take(self, line):
+        told = json.loads(line)
         if "raise" in told:
             raise RuntimeError(told["raise"])
         self.__dict__.update(told)
         self.nvpmodel = type("Mode", (), {"name": told["mode"]}) if told["mode"] else None
-        return self
+    def ok(self):
+        self.peer.settimeout(3 * self.interval)
+        line = self.lines.readline()
+        if not line:
+            raise RuntimeError("Lost connection with jtop server")
+        self.take(line)
+        return True
     def __exit__(self, *_):
         self.peer.close()
 """
@@ -62,21 +77,24 @@ def client(tmp_path: Path) -> dict[str, str]:
 
 @contextmanager
 def service(place: Path, answer: dict[str, object] | None) -> Iterator[None]:
-    """A socket that answers every caller, or accepts and says nothing."""
+    """A socket that answers every caller again and again, or accepts and says nothing."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(place))
     listener.listen()
-    held = []
+    listener.settimeout(0.1)
+    held: list[socket.socket] = []
 
     def serve() -> None:
         while True:
             try:
-                peer, _ = listener.accept()
+                held.append(listener.accept()[0])
+            except TimeoutError:
+                pass
             except OSError:
                 return
-            held.append(peer)
-            if answer is not None:
-                peer.sendall(json.dumps(answer).encode() + b"\n")
+            for peer in held if answer is not None else ():
+                with suppress(OSError):
+                    peer.sendall(json.dumps(answer).encode() + b"\n")
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -176,6 +194,84 @@ def test_the_agpl_never_gets_into_our_process() -> None:
         "assert not {'jtop', 'pynvml'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
+# --- what is told again and again
+
+
+def after(live: Live, name: str, condition: Callable[[Reading], bool], seconds: float = 60.0) -> Reading:
+    """What `live` says of `name` once `condition` holds of it."""
+    deadline = time.monotonic() + seconds
+    while not condition(reading := live.look()[name]):
+        assert time.monotonic() < deadline, reading
+        time.sleep(0.1)
+    return reading
+
+
+def is_new(reading: Reading) -> bool:
+    return reading.known and not reading.stale
+
+
+def is_stale(reading: Reading) -> bool:
+    return reading.stale
+
+
+def feed_of(client: dict[str, str]) -> Feed:
+    return feed_jtop(0.2, socket=Path(client["SERVICE"]), python=sys.executable, environment=client)
+
+
+def test_jtop_comes_goes_and_comes_back(client: dict[str, str], tmp_path: Path) -> None:
+    place = Path(client["SERVICE"])
+    live = Live(tmp_path / "root", feeds={"jtop": feed_of(client)})
+    assert not live.look()["power"].known
+    assert "does not run here" in live._silence("jtop").error
+    with service(place, TOLD):
+        assert after(live, "power", is_new).value == 6.84
+        assert after(live, "temperature", is_new).value == 51.2
+    gone = after(live, "power", is_stale)
+    assert (gone.value, gone.source) == (6.84, "jtop")
+    assert "s old: " in gone.error
+    with service(place, {**TOLD, "power": {"tot": {"power": 9000}}}):
+        assert after(live, "power", is_new).value == 9.0
+    live.close()
+
+
+def test_jtop_that_stops_answering_is_marked_and_asked_again(client: dict[str, str], tmp_path: Path) -> None:
+    """Two services under one name, as after a restart: the first accepts nobody any more."""
+    place = Path(client["SERVICE"])
+    feed = feed_of(client)
+    live = Live(tmp_path / "root", feeds={"jtop": feed})
+    with service(place, TOLD):
+        after(live, "power", is_new)
+        child = feed._child
+        assert child is not None
+        os.kill(child.pid, signal.SIGSTOP)  # as one that hangs: no answer, and no end
+        stopped = time.monotonic()
+        marked = after(live, "power", is_stale)
+        assert "no answer" in marked.error or "nothing newer yet" in marked.error
+        assert time.monotonic() - stopped < 5
+        assert after(live, "power", is_new).value == 6.84
+        assert feed._child is not None
+        assert feed._child.pid != child.pid
+        assert child.returncode == -signal.SIGKILL
+    live.close()
+
+
+def test_jtop_that_accepts_and_is_silent_holds_nothing_up(client: dict[str, str], tmp_path: Path) -> None:
+    feed = feed_of(client)
+    live = Live(tmp_path / "root", feeds={"jtop": feed})
+    with service(Path(client["SERVICE"]), None):
+        slowest = 0.0
+        for _ in range(20):
+            started = time.monotonic()
+            live.look()
+            slowest = max(slowest, time.monotonic() - started)
+            time.sleep(0.1)
+        assert slowest < 0.5
+        assert not live.look()["power"].known
+        assert feed.error == "has not answered yet"
+    live.close()
+    assert feed._child is None
 
 
 # --- any helper
@@ -352,3 +448,49 @@ def test_a_divided_gpu_counts_the_part() -> None:
     part = {"name": {"value": "MIG"}, "memory": {"value": 10 << 30}, "memory_free": {"value": 9 << 30}}
     found = parse({"gpus": [{**whole, "parts": [part]}]})
     assert (found["gpu.0.memory"].value, found["gpu.0.memory_free"].value) == (10 << 30, 9 << 30)
+
+
+def test_a_gpu_is_told_of_again_and_again(driver: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    feed = feed_nvml(tmp_path, 0.2, environment={**os.environ, "LD_LIBRARY_PATH": str(driver)})
+    live = Live(tmp_path, feeds={"nvml": feed})
+    assert live.look()["gpu.load"].error == "no NVIDIA driver here"
+    assert feed._child is None, "nothing is started where there is no driver"
+    (tmp_path / "dev/nvidiactl").touch()
+    assert after(live, "gpu.load", is_new).value == 37
+    found = live.look()
+    assert (found["gpu.used"].value, found["gpu.total"].value) == (4 << 30, 24 << 30)
+    assert found["throttled"].value == "the GPU's power limit, heat"
+    assert "Function Not Found" in found["gpu.power"].error
+    child = feed._child
+    assert child is not None
+    child.kill()
+    assert "ended by signal 9" in after(live, "gpu.load", is_stale).error
+    assert after(live, "gpu.load", is_new).value == 37
+    live.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("crash", "ended by signal 6"), ("no driver", "Driver Not Loaded"), ("hang", "has not answered yet")],
+)
+def test_drivers_in_trouble_are_asked_more_rarely(
+    driver: Path, tmp_path: Path, mode: str, words: str
+) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "NVML_MODE": mode}
+    feed = feed_nvml(tmp_path, 0.2, environment=environment)
+    live = Live(tmp_path, feeds={"nvml": feed})
+    after(live, "gpu.load", lambda reading: words in reading.error)
+    if mode != "hang":
+        assert feed._child is None
+        starts = 0
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            live.look()
+            starts += feed._child is not None
+            time.sleep(0.1)
+        assert not starts, "two seconds pass before it is tried again"
+    live.close()
+    assert not (feed._left is not None and feed._left.poll() is None)

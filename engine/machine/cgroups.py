@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,10 @@ _MEMORY_FILES = (
 )
 
 
+#: Process ids are numbers; this one is whoever looks.
+SELF = "self"
+
+
 def quotas(root: Path) -> Iterator[float]:
     """Each CPU quota above this process, in CPUs."""
     for group in cgroups(root, "cpu"):
@@ -29,9 +34,9 @@ def quotas(root: Path) -> Iterator[float]:
                 yield quota_us / period_us
 
 
-def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, unreclaimable use) in bytes of each memory cgroup above this process."""
-    for group in cgroups(root, "memory"):
+def memory_limits(root: Path, process: int | str = SELF) -> Iterator[tuple[int, int]]:
+    """(limit, unreclaimable use) in bytes of each memory cgroup above this process, or another."""
+    for group in cgroups(root, "memory", process):
         stat = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat") if " " in line)
         for limit_name, used_name, cache_keys in _MEMORY_FILES:
             limit, used = _numbers(group / limit_name)[0], _numbers(group / used_name)[0]
@@ -40,9 +45,20 @@ def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
                 yield limit, max(0, used - cache)
 
 
-def cgroups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's cgroup and its ancestors, of each hierarchy that may have `controller`."""
-    for line in _lines(root / "proc/self/cgroup"):
+def throttled_us(root: Path, process: int | str = SELF) -> int | None:
+    """Microseconds in which a CPU quota held `process` back so far; None where no quota is counted."""
+    counts = [
+        int(line.split()[1]) if line.startswith("throttled_usec ") else int(line.split()[1]) // 1000
+        for group in cgroups(root, "cpu", process)
+        for line in _lines(group / "cpu.stat")
+        if re.fullmatch(r"throttled_(usec|time) \d+", line)
+    ]
+    return sum(counts) if counts else None
+
+
+def cgroups(root: Path, controller: str, process: int | str = SELF) -> Iterator[Path]:
+    """Folders of a process's cgroup and its ancestors, of each hierarchy that may have `controller`."""
+    for line in _lines(root / f"proc/{process}/cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         mount = root / "sys/fs/cgroup"
         if controllers:

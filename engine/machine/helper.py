@@ -44,11 +44,11 @@ def ask(
     except subprocess.TimeoutExpired:
         raise HelperError(f"gave no answer within {deadline_s:g} s") from None
     finally:
-        _end(child)
+        end(child)
     return _answer(child.returncode, output, complaints)
 
 
-def _end(child: subprocess.Popen[str]) -> None:
+def end(child: subprocess.Popen[Any]) -> None:
     """Ends it and its children. One that hangs inside a driver cannot be ended: it is left behind."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
@@ -67,7 +67,12 @@ def _answer(code: int, output: str, complaints: str) -> dict[str, Any]:
         found = None
     if isinstance(found, dict) and code == 0:
         return found
+    raise HelperError(why_ended(code, complaints))
+
+
+def why_ended(code: int, complaints: str) -> str:
+    """In words, what became of a process that should have answered."""
     if code < 0:
-        raise HelperError(f"ended by signal {-code}")
+        return f"ended by signal {-code}"
     last = (complaints.strip().splitlines() or ["it said nothing"])[-1]
-    raise HelperError(f"failed: {last[:200]}")
+    return f"failed: {last[:200]}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from engine.machine.reading import Reading, line_of, number_in, read, text_of
+from engine.machine.temperature import hot_zone, temperatures
 
 _JETPACK = {35: "5", 36: "6", 38: "7", 39: "7"}  # by the major number of Linux for Tegra
 # Part numbers in the device tree, longest text first: module and its memory's bytes per second by data sheet.
@@ -23,7 +23,6 @@ _MODULES = {
     "p3834-0008": ("Thor", 273_000_000_000),
     "p3834-0000": ("Thor", 273_000_000_000),
 }
-_HOT = ("passive", "hot", "critical")
 _RELEASE = re.compile(r"R(?P<major>\d+).*?REVISION: (?P<minor>[\d.]+)")
 
 
@@ -46,11 +45,13 @@ def read_jetson(root: Path) -> dict[str, Reading]:
         "jetson.l4t": read("/etc/nv_tegra_release", lambda: _release(root)),
         "jetson.jetpack": read("/etc/nv_tegra_release", lambda: _jetpack(root)),
         "jetson.power_mode": read("/var/lib/nvpmodel/status, /etc/nvpmodel.conf", lambda: power_mode(root)),
-        "jetson.temperature": read("/sys/class/thermal", lambda: max(_temperatures(root), default=None)),
-        "jetson.throttled": read("/sys/class/hwmon/*/oc*_event_cnt", lambda: _throttle_events(root)),
-        "jetson.hot": read("/sys/class/thermal/*/trip_point", lambda: _hot_zone(root)),
+        "jetson.temperature": read(
+            "/sys/class/thermal", lambda: max(temperatures(root).values(), default=None)
+        ),
+        "jetson.throttled": read("/sys/class/hwmon/*/oc*_event_cnt", lambda: over_current_events(root)),
+        "jetson.hot": read("/sys/class/thermal/*/trip_point", lambda: hot_zone(root)),
     }
-    return found | _gpu(root)
+    return found | read_gpu_node(root)
 
 
 def power_mode(root: Path) -> str | None:
@@ -91,7 +92,7 @@ def _jetpack(root: Path) -> str | None:
     return _JETPACK.get(int(release.split(".")[0])) if release else None
 
 
-def _gpu(root: Path) -> dict[str, Reading]:
+def read_gpu_node(root: Path) -> dict[str, Reading]:
     """Load in percent and clocks in MHz of the GPU's node, where the kernel has one."""
     folder = root / "sys/class/devfreq"
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -111,33 +112,7 @@ def _gpu(root: Path) -> dict[str, Reading]:
     }
 
 
-def _zones(root: Path) -> Iterator[str]:
-    folder = root / "sys/class/thermal"
-    if folder.is_dir():
-        yield from (f"sys/class/thermal/{zone.name}" for zone in sorted(folder.glob("thermal_zone*")))
-
-
-def _temperatures(root: Path) -> Iterator[float]:
-    """Degrees Celsius; zones that are switched off answer with an error or a number far below zero."""
-    for zone in _zones(root):
-        milli = number_in(root, f"{zone}/temp")
-        if milli is not None and -40_000 < milli < 200_000:
-            yield milli / 1000
-
-
-def _hot_zone(root: Path) -> str | None:
-    """The name of a zone that is at a point where the kernel slows things down."""
-    for zone in _zones(root):
-        now = number_in(root, f"{zone}/temp")
-        for kind in sorted((root / zone).glob("trip_point_*_type")):
-            limit = number_in(root, f"{zone}/{kind.name.replace('_type', '_temp')}")
-            hot = line_of(root, f"{zone}/{kind.name}") in _HOT
-            if hot and now is not None and limit is not None and 0 < limit <= now:
-                return line_of(root, f"{zone}/type", "a sensor")
-    return None
-
-
-def _throttle_events(root: Path) -> int | None:
+def over_current_events(root: Path) -> int | None:
     """How often too much current slowed the board since it started."""
     folder = root / "sys/class/hwmon"
     files = sorted(folder.glob("*/oc*_event_cnt")) if folder.is_dir() else []

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.machine.feed import Feed
 from engine.machine.helper import HelperError, ask
 from engine.machine.reading import Reading
 
@@ -39,19 +40,44 @@ def read_jtop(
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Reading]:
     """Readings under the names that sysfs gives too, or only "jtop" with an error that says what to do."""
-    refusal = _refusal(socket)
-    if refusal:
-        return {"jtop": Reading(None, str(socket), refusal)}
-    python = python or _python()
-    if python is None:
-        return {"jtop": Reading(None, "PATH", f"its service runs, but not its client: {_INSTALL}")}
     try:
-        answer = ask([python, str(_SCRIPT)], deadline_s, environment)
+        command = _command(socket, python)
+    except HelperError as error:
+        return {"jtop": Reading(None, str(socket), error.message)}
+    try:
+        answer = ask(command, deadline_s, environment)
     except HelperError as error:
         # Known to happen while the service starts or is stuck.
         hint = "; sudo systemctl restart jtop"
         return {"jtop": Reading(None, str(socket), error.message + hint)}
     return parse(answer)
+
+
+def feed_jtop(
+    interval_s: float,
+    *,
+    socket: Path = SOCKET,
+    python: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Feed:
+    """The same again and again, for `parse`."""
+    return Feed(
+        lambda: [*_command(socket, python), f"{interval_s:g}"],
+        start_s=DEADLINE_S,
+        deadline_s=3 * interval_s,
+        environment=environment,
+    )
+
+
+def _command(socket: Path, python: str | None) -> list[str]:
+    """Raises HelperError where asking is of no use."""
+    refusal = _refusal(socket)
+    python = python or _python()
+    if not refusal and python is None:
+        refusal = f"its service runs, but not its client: {_INSTALL}"
+    if refusal or python is None:
+        raise HelperError(refusal)
+    return [python, str(_SCRIPT)]
 
 
 def parse(answer: Mapping[str, Any]) -> dict[str, Reading]:

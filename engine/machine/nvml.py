@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.machine.feed import Feed
 from engine.machine.helper import HelperError, ask
 from engine.machine.reading import Reading
 
@@ -15,6 +16,8 @@ _SCRIPT = Path(__file__).parent / "programs" / "ask_nvml.py"
 _SOURCE = "NVML"
 # Integrated GPUs share the machine's memory, and NVML says nothing or nonsense about it.
 _SHARING = ("orin", "thor", "xavier", "gb10", "nvgpu", "tegra")
+# What is there while a driver is: its own files, and the door to that of Windows.
+_DRIVERS = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
 # Of the clock limits that NVML reports: heat, power and hardware brakes; not idle, not a clock someone set.
 _BRAKES = {
     0x04: "power limit",
@@ -34,6 +37,17 @@ def read_nvml(
     except HelperError as error:
         return {"nvml": Reading(None, _SOURCE, error.message)}
     return parse(answer)
+
+
+def feed_nvml(root: Path, interval_s: float, *, environment: Mapping[str, str] | None = None) -> Feed:
+    """The same again and again, for `parse`; not asked where no driver is loaded."""
+
+    def command() -> list[str]:
+        if not any((root / place).exists() for place in _DRIVERS):
+            raise HelperError("no NVIDIA driver here")
+        return [sys.executable, "-I", str(_SCRIPT), f"{interval_s:g}"]
+
+    return Feed(command, start_s=DEADLINE_S, deadline_s=3 * interval_s, environment=environment)
 
 
 def parse(answer: Mapping[str, Any]) -> dict[str, Reading]:

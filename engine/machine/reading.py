@@ -10,7 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`value` is plain data, None where the thing is not there or `error` says why it is not known."""
+    """`value` is plain data, None where the thing is not there or `error` says why it is not known.
+
+    A value with an error is the last one known, and the error says why there is no newer one.
+    """
 
     value: Any = None
     source: str = ""
@@ -19,6 +22,10 @@ class Reading:
     @property
     def known(self) -> bool:
         return self.value is not None
+
+    @property
+    def stale(self) -> bool:
+        return self.known and bool(self.error)
 
 
 #: By name: "memory.total", "gpu.0.power_w".

@@ -89,7 +89,7 @@ async def test_it_never_takes_the_line_that_is_typed_in(paths: Paths, size: tupl
         await pilot.press("ctrl+s", *"hello")
         await soon(lambda: any("hello" in line for line in screen_lines(app)))
         await pilot.press("ctrl+s")
-        await soon(lambda: app.side.size.height == 0)
+        await soon(lambda: app.watching.panel is None)
     app.close()
 
 
@@ -100,18 +100,18 @@ async def test_nothing_is_sent_while_the_panel_is_closed(ready: Paths, wire: lis
         await ask(app, STORY)
         await soon(lambda: len(app.asker.text) > 100)
         assert not looks(wire)
-        assert app.side.size.height == 0
-        await pilot.press("f12")
+        assert app.watching.panel is None
+        await pilot.press("ctrl+s")
         await soon(lambda: looks(wire))
         await soon(lambda: "tokens/pass" in panel(app))
-        await pilot.press("f12")
+        await pilot.press("ctrl+s")
         count = len(wire)
         await soon(lambda: len(wire) > count + 2)  # what was on its way
         count = len(looks(wire))
         length = len(app.asker.text)
         await soon(lambda: len(app.asker.text) > length + 100)
         assert len(looks(wire)) == count
-        assert app.side.size.height == 0
+        assert app.watching.panel is None
         await pilot.press("escape")
         await answered(app)
         await ask(app, "And then?")
@@ -142,7 +142,7 @@ async def test_a_gain_is_measured_where_the_same_was_asked_in_ar(ready: Paths) -
         await soon(is_ready(app))
         app.prompt.text = "/watch"
         app.prompt._send()
-        await soon(lambda: app.side.size.height > 0)
+        await soon(lambda: app.watching.panel is not None)
         await ask(app, "Repeat: one, two, three, one, two, three, one, two, three, one, two, three.")
         await answered(app)
         assert "ar =exact · nothing drafted" in panel(app)

@@ -1,5 +1,6 @@
 """Prints what NVML says about each GPU, as one JSON object. Run as a program, never imported.
 
+With a number behind it, it does so again every so many seconds until nobody reads it or there is no answer.
 Each call stands alone: one that this driver, this board or this version of the library does not know gives an
 error in its place and nothing else.
 """
@@ -7,6 +8,8 @@ error in its place and nothing else.
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +31,9 @@ def main() -> dict[str, Any]:
     if "error" in count:
         return {"error": count["error"], "driver": found["driver"]}
     found["gpus"] = [gpu(pynvml, index) for index in range(count["value"])]
+    lost = [card["name"]["error"] for card in found["gpus"] if "error" in card["name"]]
+    if lost and len(lost) == len(found["gpus"]):  # fell off the bus, or the driver was changed
+        return {"error": lost[0], "driver": found["driver"]}
     return found
 
 
@@ -96,4 +102,9 @@ def part(answer: dict[str, Any], take: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print("\n" + json.dumps(main()))
+    answer = main()
+    print("\n" + json.dumps(answer), flush=True)
+    while len(sys.argv) > 1 and "error" not in answer:
+        time.sleep(float(sys.argv[1]))
+        answer = main()
+        print(json.dumps(answer), flush=True)
