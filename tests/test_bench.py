@@ -16,9 +16,9 @@ def rows_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, ob
 
 def test_decode_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
     plain, drafted = rows_of(
-        capsys, "decode", "--rows", "ar,s2-exact", "-r", "1", "-n", "24", "-p", "40", "-t", "1"
+        capsys, "decode", "--rows", "ar,s2-exact:fixed", "-r", "1", "-n", "24", "-p", "40", "-t", "1"
     )
-    assert (plain["row"], drafted["row"]) == ("ar", "s2-exact")
+    assert (plain["row"], drafted["row"], drafted["mode"]) == ("ar", "s2-exact:fixed", "s2-exact")
     assert plain["ratio"] == 1.0
     assert drafted["ratio_to"] == "ar"
     assert drafted["same_text"] is True

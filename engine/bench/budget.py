@@ -14,20 +14,20 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 
 from engine.bench import budget_row
-from engine.bench.budget_row import SYNC, Answers
+from engine.bench.budget_row import Answers
 from engine.bench.cgroup import MemoryGroup, NotPermitted
 from engine.bench.child import ChildEnded
 from engine.bench.disk import RawReader, drop_cached
 from engine.bench.interrupt import interruptible
 from engine.bench.prompts import prompts_of
 from engine.bench.report import machine, show
+from engine.bench.rowname import SYNC, RowName
 from engine.bench.take import Line, Take, figures
 from engine.device import detect
 from engine.errors import BadRequest
 from engine.experts import catalogue_of
 from engine.model import read_model_info
 from engine.pack import pack_of
-from engine.request import MODES
 from engine.size import size
 
 _DEFAULT_ROWS = "stock,ar-sync,ar"
@@ -63,7 +63,7 @@ def run(args: Namespace) -> None:
         line: Line = {
             "bench": "decode",
             "row": name,
-            "mode": _mode(name),
+            "mode": RowName.parse(name, SYNC).mode,
             "model": args.model.name,
             "budget_bytes": budget,
             "cgroup_bytes": bench.cgroup_bytes,
@@ -88,15 +88,9 @@ def run(args: Namespace) -> None:
 
 def _check(names: Sequence[str]) -> None:
     for name in names:
-        if name != "stock" and name.removesuffix(SYNC) not in MODES:
-            known = ["stock", *MODES, *(mode + SYNC for mode in MODES)]
-            raise BadRequest(f"no row {name!r} under a budget", hint="rows are " + ", ".join(known))
+        RowName.parse(name, SYNC)
     if len(set(names)) < len(names):
         raise BadRequest("a row is named twice in --rows", hint="name each once")
-
-
-def _mode(name: str) -> str:
-    return "ar" if name == "stock" else name.removesuffix(SYNC)
 
 
 class _Bench:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from engine.bench.cgroup import MemoryGroup
 from engine.bench.child import Child, serve
 from engine.bench.disk import disk_bytes
+from engine.bench.rowname import STOCK, SYNC, RowName
 from engine.cards import peak_bytes
 
 if TYPE_CHECKING:
     from engine.session import Session
 
 Answers = dict[str, Any]
-SYNC = "-sync"
 #: Fields of the store's figures that only grow.
 COUNTED = (
     "asked",
@@ -151,12 +151,12 @@ def _ours(args: Namespace) -> Callable[[Any], Answers]:
     from engine.events import Tokens
     from engine.loop import generate
     from engine.native import CancelFlag
-    from engine.request import Request, Sampling, Speculation
+    from engine.request import Request, Sampling
 
-    mode, sync = args.row.removesuffix(SYNC), args.row.endswith(SYNC)
-    session, store_counters = _load(args, sync=sync)
+    name = RowName.parse(args.row, SYNC)
+    session, store_counters = _load(args, sync=bool(name.ending))
     earlier, now = dict.fromkeys(_DRAFTS, 0), dict.fromkeys(_DRAFTS, 0)
-    speculation = Speculation(mode, args.draft_experts, args.draft_length)
+    speculation = name.speculation(args)
 
     def answer(prompt: Sequence[int], count: int) -> Generator[int, None, None]:
         session.rewind(0)
@@ -208,7 +208,7 @@ def _main() -> None:
     parser.add_argument("--draft-experts", type=int, required=True)
     parser.add_argument("--draft-length", type=int, required=True)
     args = parser.parse_args()
-    serve(lambda: (_stock if args.row == "stock" else _ours)(args))
+    serve(lambda: (_stock if args.row == STOCK else _ours)(args))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from statistics import median
 
 from engine.bench import budget
 from engine.bench.report import machine, ratio, show
-from engine.bench.row import NO_STORE, Figures, Row
+from engine.bench.row import Figures, Row
+from engine.bench.rowname import NO_STORE, STOCK, RowName
 from engine.device import detect
 from engine.errors import BadRequest, NativeError
-from engine.request import MODES
 
 _DEFAULT_ROWS, _DEFAULT_PROMPT, _DEFAULT_TOKENS = "stock,ar,s2-exact", 512, 128
 _BUILDER = Path(__file__).parents[2] / "packaging" / "native.py"
@@ -27,15 +27,11 @@ def run(args: Namespace) -> None:
     if args.cgroup:
         raise BadRequest("--cgroup has no size without --budget", hint="give both")
     args.predict, args.prompt = args.predict or _DEFAULT_TOKENS, args.prompt or _DEFAULT_PROMPT
-    names = (args.rows or _DEFAULT_ROWS).split(",")
-    unknown = [name for name in names if name != "stock" and name.removesuffix(NO_STORE) not in MODES]
-    if unknown:
-        known = ", ".join(MODES)
-        raise BadRequest(
-            f"no row {unknown[0]!r}", hint=f"rows are stock, {known}, the latter with {NO_STORE}"
-        )
+    names = [RowName.parse(name, NO_STORE) for name in (args.rows or _DEFAULT_ROWS).split(",")]
     args.threads = args.threads or detect().cores
-    rows = [Row(name, args, args.prompt, stock_library() if name == "stock" else None) for name in names]
+    rows = [
+        Row(name.text, args, args.prompt, stock_library() if name.text == STOCK else None) for name in names
+    ]
     try:
         for row in rows:
             row.run()  # pages, caches and clocks warm up
@@ -45,22 +41,23 @@ def run(args: Namespace) -> None:
             row.close()
     columns = [list(column) for column in zip(*rounds, strict=True)]
     table = [
-        _line(args, name, column, columns[0], names[0]) for name, column in zip(names, columns, strict=True)
+        _line(args, name, column, columns[0], names[0].text)
+        for name, column in zip(names, columns, strict=True)
     ]
     foot = f"{args.model.name}, {args.prompt} + {args.predict} tokens, {args.threads} threads, "
     show(table, as_json=args.json, foot=foot + f"median of {args.rounds} alternations; {machine()}")
 
 
 def _line(
-    args: Namespace, name: str, mine: list[Figures], first: list[Figures], first_name: str
+    args: Namespace, name: RowName, mine: list[Figures], first: list[Figures], first_name: str
 ) -> dict[str, object]:
     def values(figures: list[Figures], key: str) -> list[float]:
         return [float(figure[key]) for figure in figures]
 
     line: dict[str, object] = {
         "bench": "decode",
-        "row": name,
-        "mode": "ar" if name == "stock" else name.removesuffix(NO_STORE),
+        "row": name.text,
+        "mode": name.mode,
         "model": args.model.name,
         "tokens": args.predict,
         "tok_s": median(values(mine, "tok_s")),

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.bench.child import Child, serve
+from engine.bench.rowname import NO_STORE, STOCK, RowName
 
 Figures = dict[str, Any]
-NO_STORE = "-nostore"  # behind a mode: the library as it is without the expert store
 
 
 def _text() -> str:
@@ -39,25 +39,26 @@ class Row(Child):
 
 
 def _ours(args: Namespace) -> Callable[[object], Figures]:
-    """`ar` or `s2-exact`, as the engine runs them."""
+    """A mode, as the engine runs it."""
     from engine.bench.loading import load_here
     from engine.events import Done, Tokens
     from engine.loop import generate
     from engine.native import CancelFlag
-    from engine.request import Request, Sampling, Speculation
+    from engine.request import Request, Sampling
 
+    name = RowName.parse(args.row, NO_STORE)
     session = load_here(
         args.model,
         n_ctx=args.prompt + args.predict + 256,
         n_threads=args.threads,
-        store=False if args.row.endswith(NO_STORE) else None,
+        store=False if name.ending else None,
     )
     tokens = session.vocab.tokenize(_text(), add_special=True, parse_special=True)
     prompt = tuple(tokens[: args.prompt])
     request = Request(
         prompt,
         Sampling(temperature=0.0),
-        Speculation(args.row.removesuffix(NO_STORE), args.draft_experts, args.draft_length),
+        name.speculation(args),
         max_tokens=args.predict,
         ignore_eos=True,
     )
@@ -116,7 +117,7 @@ def _main() -> None:
     parser.add_argument("--draft-experts", type=int, required=True)
     parser.add_argument("--draft-length", type=int, required=True)
     args = parser.parse_args()
-    serve(lambda: (_stock if args.row == "stock" else _ours)(args))
+    serve(lambda: (_stock if args.row == STOCK else _ours)(args))
 
 
 if __name__ == "__main__":
