@@ -114,8 +114,8 @@ With --budget SIZE the rows are
   stock    llama.cpp from the mapped file, not repacked (our library with nothing switched on: the same bits)
   ar       plain decode with the expert store
   ar-sync  the same without overlap and prefetch; other modes and their -sync likewise
-Behind a mode may stand what decides how far it drafts: s2-exact:fixed, :confidence, :utility (the paper's), or
-:priced, which is what a chat uses.
+Behind a mode may stand what decides how far it drafts: s2-exact:fixed, :confidence, :utility (the paper's),
+or :priced, which is what a chat uses.
 Every run is a process of its own that loads the model, warms up and answers three chat prompts; the kernel's
 copies of the model's files are dropped before it. A row that runs out of memory is reported as such. JSON
 fields: *_mb_s in 10^6 bytes per second; hits (in memory) and late (on their way) as shares of the experts
