@@ -418,6 +418,14 @@ size_t work_size(const ggml_tensor * node) {
 } // namespace
 } // namespace s2
 
+namespace {
+
+std::atomic<void (*)()> s2_between{ nullptr };
+
+} // namespace
+
+void s2_rows_set_between(void (*between)()) { s2_between = between; }
+
 bool s2_rows_forward(const ggml_compute_params * params, ggml_tensor * dst, s2_layout layout) {
     if (!params->use_ref || !s2::is_product(dst) || !s2::is_narrow(dst)) {
         return false;
@@ -427,6 +435,10 @@ bool s2_rows_forward(const ggml_compute_params * params, ggml_tensor * dst, s2_l
         return false;
     }
     GGML_ASSERT(params->wsize >= s2_rows_work_size(dst));
+    void (*const between)() = s2_between.load(std::memory_order_relaxed);
+    if (between != nullptr && params->ith == 0) {
+        between();
+    }
     s2::Product(params, dst, family, nullptr).run();
     return true;
 }

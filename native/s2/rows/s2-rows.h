@@ -36,6 +36,10 @@ static inline enum s2_layout s2_layout_of(int columns, int bytes) {
 // and then nothing was touched: the answer depends on types and shapes, never on the number of rows or threads.
 bool s2_rows_forward(const struct ggml_compute_params * params, struct ggml_tensor * dst, enum s2_layout layout);
 
+// Has `between` called by one thread of a narrow pass before each of its products with dense weights: a moment to look after
+// something else. Null: nothing.
+void s2_rows_set_between(void (*between)(void));
+
 // Bytes of work buffer that s2_rows_forward needs for this node; 0 for other nodes.
 size_t s2_rows_work_size(const struct ggml_tensor * node);
 

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <numeric>
 
 #include <sys/mman.h>
@@ -153,8 +154,32 @@ Routers & routers_of(Store & store) {
 
 Reservation & reservation(ggml_backend_buffer_t buffer) { return *(Reservation *) buffer->context; }
 
+// The store whose reads are looked after between products, also those of the layers in which nobody asks it for anything:
+// a disk that has read what it was given stands still until somebody gives it more. Of several stores the latest.
+std::mutex between_products;
+Store *    looked_after = nullptr;
+
+void look_between() {
+    const std::unique_lock<std::mutex> lock(between_products, std::try_to_lock);
+    if (lock.owns_lock() && looked_after != nullptr) {
+        looked_after->look();
+    }
+}
+
+void look_after(Store * store) {
+    const std::lock_guard<std::mutex> lock(between_products);
+    looked_after = store;
+    s2_rows_set_between(look_between);
+}
+
+void look_after_no_more(const Store * store) {
+    const std::lock_guard<std::mutex> lock(between_products);
+    looked_after = looked_after == store ? nullptr : looked_after;
+}
+
 void free_buffer(ggml_backend_buffer_t buffer) {
     Reservation * r = &reservation(buffer);
+    look_after_no_more(r->store);
     if (r->base != nullptr) {
         munmap(r->base, r->size);
     }
@@ -213,6 +238,9 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
         if (r->base == MAP_FAILED) {
             return nullptr;
         }
+    }
+    if (r->store != nullptr) {
+        look_after(r->store);
     }
     return ggml_backend_buffer_init(type, BUFFER, r.release(), size);
 }

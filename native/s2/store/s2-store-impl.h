@@ -44,6 +44,13 @@ class Store {
     int32_t n_layers() const { return layout.n_layers(); }
     int32_t n_expert() const { return layout.largest_layer(); }
 
+    // While a pass computes: takes back what has been read, and has more read.
+    void look() {
+        if (!whole) {
+            reader->look();
+        }
+    }
+
     // A pass, see Experts.
     void         begin(int32_t tensor, Wanted * wanted, int32_t n, int32_t n_tokens);
     const char * wait(int32_t tensor, int32_t expert, int32_t n_threads);
