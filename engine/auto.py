@@ -9,24 +9,22 @@ from engine.sampler import Sampler
 
 class Auto:
     """`lookup` costs nothing to ask and prices its own proposal, so it comes first. `own`, None where the
-    model cannot draft, costs passes: it is tried, and goes on while it gains."""
+    model cannot draft, costs passes and says itself whether they pay."""
 
     def __init__(self, lookup: Drafter, own: Drafter | None, experience: Experience) -> None:
-        self._lookup, self._own = lookup, own
-        self._prices, self._trial = experience.prices, experience.self_draft
+        self._lookup, self._own, self._prices = lookup, own, experience.prices
 
     def propose(self, root: int, length: int, target: Sampler) -> Draft:
         draft = self._lookup.propose(root, length, target)  # also where it may not be used: it reads along
         if not self._prices.known:
             return Draft()
-        if draft.tokens or self._own is None or not self._prices.draft_may_pay or not self._trial.due():
+        if draft.tokens or self._own is None:
             return draft
         return self._own.propose(root, length, target)
 
     def judged(self, draft: Draft, accepted: int, looked_at: int, ms: float) -> None:
         if self._own is not None and draft.source == "self":
             self._own.judged(draft, accepted, looked_at, ms)
-            self._trial.result((accepted + 1) * self._prices.plain_ms - ms)
         elif draft.tokens:
             self._lookup.judged(draft, accepted, looked_at, ms)
 

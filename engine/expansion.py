@@ -7,7 +7,7 @@ it while its chance pays for what it adds to this pass.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from engine.prices import Load, Prices
 
@@ -15,7 +15,10 @@ _CONFIDENT = 0.5  # of the confidence expansion: chance that all of a prefix is 
 
 
 class Expansion(Protocol):
-    """`chance` is that of the candidate and all before it being accepted."""
+    """`chance` is that of the candidate and all before it being accepted. `by_prices`: it needs them, and a
+    block goes without a draft where they say so."""
+
+    by_prices: ClassVar[bool]
 
     def worth_drafting(self, chance: float) -> bool:
         """Whether to decode the candidate with the draft, which shows its experts and what follows it."""
@@ -29,6 +32,8 @@ class Expansion(Protocol):
 class Fixed:
     """As many as the request's draft length says."""
 
+    by_prices = False
+
     def __init__(self, prices: Prices) -> None: ...
 
     def worth_drafting(self, chance: float) -> bool:  # noqa: ARG002
@@ -41,6 +46,8 @@ class Fixed:
 class Confidence:
     """While the draft is sure enough, whatever it costs."""
 
+    by_prices = False
+
     def __init__(self, prices: Prices) -> None: ...
 
     def worth_drafting(self, chance: float) -> bool:
@@ -52,6 +59,8 @@ class Confidence:
 
 class Utility:
     """The paper's U = p·T_AR / (ΔC + C_draft) ≥ 1, to the letter: the draft step counts in both tests."""
+
+    by_prices = True
 
     def __init__(self, prices: Prices) -> None:
         self._prices = prices
@@ -66,6 +75,8 @@ class Utility:
 
 class Priced:
     """By what is still to be paid: a draft step that has been made costs nothing more."""
+
+    by_prices = True
 
     def __init__(self, prices: Prices) -> None:
         self._prices = prices

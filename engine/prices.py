@@ -95,6 +95,8 @@ class Prices:
         self._plain_ms, self._draft_ms = Mean(), Mean()
         self._plain_load = [Mean() for _ in range(3)]  # resident, late, missing of a plain pass
         self._more = [Mean() for _ in range(3)]  # the same for each position beyond the first
+        self._wide_count = 0  # passes of several rows
+        self._after_draft = False
 
     @property
     def known(self) -> bool:
@@ -127,26 +129,36 @@ class Prices:
         return self.news_ms(Load(1, *(mean() for mean in self._more)))
 
     def news_ms(self, news: Load) -> float:
-        """ΔC(i|S): one more position that brings experts new to the pass."""
+        """ΔC(i|S): one more position that brings experts new to the pass.
+
+        Nothing until passes of several rows were measured: only they tell what a position costs, and who thinks
+        them dear makes none.
+        """
+        if self._wide_count < _WARM_UP:
+            return 0.0
         part = self.full.coefficients
         costs = (part["position"], part["resident"], part["late"], part["missing"])
         counts = (news.positions, news.resident, news.late, news.missing)
         return sum(max(cost, 0.0) * count for cost, count in zip(costs, counts, strict=True))
 
     def passed(self, load: Load, ms: float) -> None:
-        """A full pass was run: plain decode when it had one row."""
+        """A full pass was run: plain decode when it had one row and no draft had read ahead for it."""
         self.full.observe(load, ms)
         parts = (load.resident, load.late, load.missing)
+        after_draft, self._after_draft = self._after_draft, False
         if load.positions == 1:
-            self._plain_ms.add(ms)
-            for mean, value in zip(self._plain_load, parts, strict=True):
-                mean.add(value)
+            if not after_draft:
+                self._plain_ms.add(ms)
+                for mean, value in zip(self._plain_load, parts, strict=True):
+                    mean.add(value)
             return
+        self._wide_count += 1
         plain = self.plain_load
         before = (plain.resident, plain.late, plain.missing)
         for mean, value, one in zip(self._more, parts, before, strict=True):
             mean.add(max(0.0, (value - one) / (load.positions - 1)))
 
     def drafted(self, ms: float) -> None:
-        """A draft step was run."""
+        """A draft step was run, for the pass that comes next."""
         self._draft_ms.add(ms)
+        self._after_draft = True

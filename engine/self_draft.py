@@ -24,6 +24,9 @@ class SelfDraft:
 
     It draws with a copy of the target's sampler in the same state: with equal random numbers, near-equal
     distributions draw equal tokens, so acceptance holds up at any temperature.
+
+    Where the expansion goes by prices, so does drafting itself: blocks with a draft are tried, and go on
+    while they are faster than plain decode. Not by tokens alone: a draft also reads ahead.
     """
 
     name = "self"
@@ -32,13 +35,17 @@ class SelfDraft:
         speculation = request.speculation
         self._session, self._prices = session, experience.prices
         self._acceptance = experience.acceptance(self.name, request)
-        self._expansion = EXPANSIONS[speculation.expansion](experience.prices)
+        expansion = EXPANSIONS[speculation.expansion]
+        self._expansion = expansion(experience.prices)
+        self._trial = experience.self_draft if expansion.by_prices else None
         self._experts, self._from_memory = speculation.draft_experts, speculation.from_memory
         self._ends = not request.ignore_eos
         self._sampler = Sampler.of(request, session)
 
     def propose(self, root: int, length: int, target: Sampler) -> Draft:
         """The root's step, then one for each candidate that is worth it; the last one allowed needs none."""
+        if self._trial is not None and not (self._prices.known and self._trial.due()):
+            return Draft()
         session, draft = self._session, Draft(source=self.name)
         start, token, chance = len(session.timeline), root, 1.0
         union = session.expert_union()
@@ -67,8 +74,12 @@ class SelfDraft:
                     break
         return draft
 
-    def judged(self, draft: Draft, accepted: int, looked_at: int, ms: float) -> None:  # noqa: ARG002
+    def judged(self, draft: Draft, accepted: int, looked_at: int, ms: float) -> None:
+        if draft.source != self.name:
+            return
         self._acceptance.learn(draft.claims, accepted, looked_at)
+        if self._trial is not None:
+            self._trial.result((accepted + 1) * self._prices.plain_ms - ms)
 
     def close(self) -> None:
         self._sampler.close()

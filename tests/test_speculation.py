@@ -79,6 +79,28 @@ def test_nothing_is_drafted_before_plain_decode_was_measured() -> None:
     assert Priced(prices).worth_verifying(1.0, None)
 
 
+def test_a_pass_that_a_draft_has_read_ahead_for_is_no_plain_decode() -> None:
+    prices = Prices()
+    plain(prices, ms=10.0)
+    for _ in range(20):
+        prices.drafted(4.0)
+        prices.passed(Load(1, 216, 0, 0), 5.0)
+    assert prices.plain_ms == pytest.approx(10.0)
+    assert prices.plain_load.missing == pytest.approx(16)
+    plain(prices, ms=20.0)
+    assert prices.plain_ms > 15
+
+
+def test_a_place_in_the_pass_is_dear_only_where_it_was_measured() -> None:
+    prices = Prices()
+    plain(prices)
+    assert prices.more_ms() == 0, "passes of one row say nothing about a second one"
+    for _ in range(60):
+        load = some_load()
+        prices.passed(load, cost(load))
+    assert prices.more_ms() > 0
+
+
 def test_a_candidate_must_pay_for_what_it_adds() -> None:
     prices = Prices()
     plain(prices)
@@ -130,7 +152,7 @@ def test_what_loses_is_tried_ever_more_rarely_and_what_gains_goes_on() -> None:
     while not trial.due():
         pass
     trial.result(8.0)
-    assert all(trial.due() for _ in range(50))
+    assert 90 <= sum(trial.due() for _ in range(96)) < 96, "left out now and then, to be compared with"
 
 
 class Chat:
@@ -168,6 +190,8 @@ def test_lookup_prefers_the_longest_match_to_the_latest() -> None:
 
 def test_lookup_that_fails_again_and_again_stops_proposing() -> None:
     chat = Chat([1, 2, 3, 4] * 3)
+    for _ in range(20):  # until then a place in the pass is taken to cost nothing
+        chat.experience.prices.passed(Load(4, 200, 0, 16), 13.0)
     assert chat.propose(1, 2, 3) == [4, 1, 2, 3]
     for claim in np.repeat([0.75, 0.85, 0.95], 200):
         chat.drafter.judged(Draft([4], [claim], "ngram"), 0, 1, 1.0)
