@@ -131,8 +131,8 @@ class Prices:
     def news_ms(self, news: Load) -> float:
         """ΔC(i|S): one more position that brings experts new to the pass.
 
-        Nothing until passes of several rows were measured: only they tell what a position costs, and who thinks
-        them dear makes none.
+        Nothing until passes of several rows were measured: only they tell what a position costs, and who
+        thinks them dear makes none.
         """
         if self._wide_count < _WARM_UP:
             return 0.0
