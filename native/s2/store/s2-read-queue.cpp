@@ -15,7 +15,7 @@ int64_t rounded_up(int64_t offset) {
 } // namespace
 
 ReadQueue::ReadQueue(const Files & files, bool direct, int32_t depth, int64_t piece)
-    : files_(files), direct_(direct), most_prefetch_(std::max(depth / 2, 1)), piece_(std::max(rounded_down(piece), Read::PAGE)) {}
+    : files_(files), direct_(direct), most_prefetch_(std::max(depth / 4, 1)), piece_(std::max(rounded_down(piece), Read::PAGE)) {}
 
 void ReadQueue::submit(const Read * reads, size_t n) {
     const std::lock_guard<std::mutex> lock(mutex_);
