@@ -18,6 +18,9 @@ _MOST = 1e6  # a direction that no pass has shown for long must not grow without
 _NEW = 0.1  # weight of the newest value in a running mean
 _WILD = 4.0  # a pass this many times dearer or cheaper than expected says little about the next one
 _WARM_UP = 6  # passes until a prediction is trusted
+_SETTLED = (
+    3  # plain passes in a row after which memory holds what plain decode keeps there, not what drafts left
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class Prices:
         self._plain_load = [Mean() for _ in range(3)]  # resident, late, missing of a plain pass
         self._more = [Mean() for _ in range(3)]  # the same for each position beyond the first
         self._wide_count = 0  # passes of several rows
+        self._plain_run = 0  # passes of plain decode in a row
         self._after_draft = False
 
     @property
@@ -142,15 +146,17 @@ class Prices:
         return sum(max(cost, 0.0) * count for cost, count in zip(costs, counts, strict=True))
 
     def passed(self, load: Load, ms: float) -> None:
-        """A full pass was run: plain decode when it had one row and no draft had read ahead for it."""
+        """A full pass was run: plain decode when it had one row and no draft had read ahead for it. What that
+        costs counts where it has gone on for a while: right after drafts it finds other experts in memory."""
         self.full.observe(load, ms)
         parts = (load.resident, load.late, load.missing)
         after_draft, self._after_draft = self._after_draft, False
+        self._plain_run = 0 if after_draft or load.positions > 1 else self._plain_run + 1
+        if self._plain_run > _SETTLED:
+            self._plain_ms.add(ms)
+            for mean, value in zip(self._plain_load, parts, strict=True):
+                mean.add(value)
         if load.positions == 1:
-            if not after_draft:
-                self._plain_ms.add(ms)
-                for mean, value in zip(self._plain_load, parts, strict=True):
-                    mean.add(value)
             return
         self._wide_count += 1
         plain = self.plain_load
