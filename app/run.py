@@ -43,19 +43,18 @@ def run(arguments: argparse.Namespace) -> int:
         return exits.USAGE
     out = _Output(as_json=arguments.json)
     try:
+        shot = (_TwoShots if arguments.compare else _OneShot)(arguments, prompt, out)
         # Not in the event loop, where Ctrl+C would wait for it.
-        place = arguments.address or ensure_engine(Paths.default()).socket
-        return _run_at(place, arguments, prompt, out)
+        return _run_at(arguments.address or ensure_engine(Paths.default()).socket, shot)
     except S2Error as error:
         out.end_line()
         return exits.complain(error)
 
 
-def _run_at(place: Address | Path, arguments: argparse.Namespace, prompt: str, out: _Output) -> int:
+def _run_at(place: Address | Path, shot: _OneShot) -> int:
     """A key that is missing is asked for once, where somebody can type it."""
-    kind = _TwoShots if arguments.compare else _OneShot
     try:
-        return asyncio.run(kind(arguments, prompt, out).run(place))
+        return asyncio.run(shot.run(place))
     except Unauthorized as error:
         if isinstance(place, Path) or place.key or not _is_typing():
             raise
@@ -63,7 +62,7 @@ def _run_at(place: Address | Path, arguments: argparse.Namespace, prompt: str, o
         key = check_key(getpass.getpass("key: ", sys.stderr))
         if not key:
             raise
-    return asyncio.run(kind(arguments, prompt, out).run(replace(place, key=key)))
+    return asyncio.run(shot.run(replace(place, key=key)))
 
 
 def _is_typing() -> bool:

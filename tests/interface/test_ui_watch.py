@@ -4,6 +4,7 @@ while it is closed."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from test_ui_chat import LONG, answered, ask, is_ready
 from test_ui_screen import coloured, screen_lines
 
 from app.chat import ChatApp
-from engine.client import EngineClient
 from engine.paths import Paths
+from engine.transport import SocketTransport
 
 STORY = "Tell me a long story."
 
@@ -22,21 +23,18 @@ STORY = "Tell me a long story."
 def wire(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What comes from the engine for answers, as it comes."""
     seen: list[dict[str, Any]] = []
-    events = EngineClient._events
+    events = SocketTransport.events
 
     async def watched(
-        client: EngineClient, method: str, path: str, body: Any = None
+        transport: SocketTransport, method: str, path: str, *more: Any
     ) -> AsyncGenerator[dict[str, Any], None]:
-        stream = events(client, method, path, body)
-        try:
+        async with aclosing(events(transport, method, path, *more)) as stream:
             async for data in stream:
                 if path == "/v1/chat/completions":
                     seen.append(data)
                 yield data
-        finally:
-            await stream.aclose()
 
-    monkeypatch.setattr(EngineClient, "_events", watched)
+    monkeypatch.setattr(SocketTransport, "events", watched)
     return seen
 
 
