@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import random
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from decoding import Answer, Loader, Script, answer, cache_bytes, prompt_of, request
 
+from engine.draft import Draft
+from engine.events import Tokens
+from engine.experience import Experience
+from engine.loop import generate
 from engine.model import read_model_info
-from engine.native import llama
+from engine.native import CancelFlag, llama
 from engine.paths import EMBEDDED_MODEL
 from engine.request import CACHE_TYPES, Request, Speculation
+from engine.sampler import Sampler
+from engine.self_draft import SelfDraft
 from engine.session import Session
 from engine.timeline import ROWS_EXACT
 
@@ -38,11 +46,9 @@ SAMPLE_Q8_0 = [  # attention unpacks a q8_0 cache and adds up in F32, on paths o
     (1, 2100, 0.8, 3, 5),
     (2, 2100, 0.0, 2, 4),
 ]
-#: The whole matrix: each of SETTINGS (threads, cells, temperature, type of the cache) with each of DRAFTS
-#: (experts, length). Plain decode depends on the setting alone.
+#: The whole matrix: in each of SETTINGS (threads, cells, temperature, type of the cache) a block with each of
+#: DRAFTS (experts, length). Plain decode depends on the setting alone.
 SETTINGS = list(itertools.product((1, 2, 4), (100, 600, 2100, 6000), (0.0, 0.8), CACHE_TYPES))
-#: Tokens of an answer by cells: enough for several blocks, fewer where each of them is dear.
-TOKENS = {100: 96, 600: 64, 2100: 32, 6000: 24}
 DRAFTS = list(itertools.product(range(1, USED + 1), (1, 2, 4, 8, 16, 31)))
 
 
@@ -104,28 +110,70 @@ def test_threads_change_nothing_in_q8_0(loader: Loader, passage: str) -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def plain(
-    loader: Loader, passage: str, setting: tuple[int, int, float, str]
-) -> tuple[Session, Request, Answer]:
-    """Plain decode in `setting`, with its session and request. pytest keeps the latest setting's only."""
-    threads, cells, temperature, cache_type = setting
-    session = loader.get(threads=threads, cache_type=cache_type)
-    asked = request(prompt_of(session, passage, cells), temperature=temperature, tokens=TOKENS[cells])
-    return session, asked, answer(session, asked)
+class EveryDraft:
+    """Drafts each block as another of DRAFTS says, in a mixed order, until each had `blocks` of its length.
+
+    Exactness belongs to a block: between two of them there is nothing but the KV cache and the state of the
+    sampler.
+    """
+
+    def __init__(self, session: Session, asked: Request, blocks: int) -> None:
+        self._drafters = {
+            draft: SelfDraft(
+                session, replace(asked, speculation=Speculation("s2-exact", *draft, "fixed")), Experience()
+            )
+            for draft in DRAFTS
+        }
+        self.left = [draft for draft in DRAFTS for _ in range(blocks)]
+        random.Random(1).shuffle(self.left)
+
+    def propose(self, root: int, length: int, target: Sampler) -> Draft:
+        wanted = self.left[-1]
+        assert length >= wanted[1], "the answer's end is too near"
+        draft = self._drafters[wanted].propose(root, wanted[1], target)
+        assert len(draft.tokens) == wanted[1]
+        self.left.pop()
+        return draft
+
+    def judged(self, draft: Draft, accepted: int, looked_at: int, ms: float) -> None: ...
+
+    def close(self) -> None:
+        for drafter in self._drafters.values():
+            drafter.close()
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("k", "length"), DRAFTS)
-@pytest.mark.parametrize("setting", SETTINGS, ids=str, scope="module")
-def test_text_and_cache_equal_plain_decode_everywhere(
-    plain: tuple[Session, Request, Answer], k: int, length: int
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_every_draft_in_every_setting(
+    loader: Loader, passage: str, setting: tuple[int, int, float, str]
 ) -> None:
-    session, asked, expected = plain
-    assert expected.timings.draft_n == 0
-    drafted = answer(session, replace(asked, speculation=Speculation("s2-exact", k, length, "fixed")))
-    assert drafted.timings.draft_n > 0
-    check_same(expected, drafted)
+    check_every_draft(loader, passage, setting, blocks=2)
+
+
+def test_every_draft(loader: Loader, passage: str) -> None:
+    check_every_draft(loader, passage, (2, 300, 0.8, "f16"), blocks=1)
+
+
+def check_every_draft(
+    loader: Loader, passage: str, setting: tuple[int, int, float, str], blocks: int
+) -> None:
+    threads, cells, temperature, cache_type = setting
+    session = loader.get(threads=threads, cache_type=cache_type)
+    asked = request(
+        prompt_of(session, passage, cells), mode="s2-exact", length=31, temperature=temperature, tokens=2000
+    )
+    asked = replace(asked, ignore_eos=True)
+    every, ids = EveryDraft(session, asked, blocks), list[int]()
+    with closing(generate(session, asked, CancelFlag(), every)) as events:
+        for event in events:
+            ids += event.ids if isinstance(event, Tokens) else ()
+            if not every.left:
+                break
+    cells, cache = len(session.timeline), cache_bytes(session)
+    plain = answer(session, replace(asked, max_tokens=len(ids), speculation=Speculation("ar")))
+    assert plain.ids == tuple(ids)
+    assert plain.cells == cells
+    assert plain.cache == cache, "equal tokens, but another KV cache"
 
 
 def test_with_penalties_and_narrow_sampling(session: Session, passage: str) -> None:
