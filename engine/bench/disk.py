@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import itertools
-import mmap
 import os
 import random
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 from engine.errors import ModelError
 from engine.experts import Catalogue
+from engine.hugepage import huge_page
 
 DEPTH = 16  # reads in flight, as the store has them
 PIECE_BYTES = 512 << 10  # and the longest of them
 _PAGE = 4096
-_HUGE = 2 << 20
 
 
 def drop_cached(files: Iterable[Path]) -> None:
@@ -61,7 +59,7 @@ class RawReader:
         self._next = itertools.cycle(self._pieces)
         with ExitStack() as opening:
             self._handles = [self._open(opening, file) for file in self._files]
-            self._buffers = [opening.enter_context(_huge_page()) for _ in range(DEPTH)]
+            self._buffers = [opening.enter_context(huge_page()) for _ in range(DEPTH)]
             self._readers = opening.enter_context(ThreadPoolExecutor(DEPTH))
             self._stack = opening.pop_all()
 
@@ -111,18 +109,6 @@ class RawReader:
                 raise ModelError(f"{self._files[file]}: cut short at {start + got:,} bytes")
             total += size
         return total
-
-
-@contextmanager
-def _huge_page() -> Iterator[memoryview]:
-    """A buffer that is one page, where the kernel has such pages, as the store's slots are: a read past the
-    page cache into 4 KiB pages takes more than twice as long."""
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # what is shared gets no such pages
-    with mmap.mmap(-1, 2 * _HUGE, flags=private) as memory:
-        memory.madvise(mmap.MADV_HUGEPAGE)
-        start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _HUGE
-        with memoryview(memory) as whole, whole[start : start + _HUGE] as page:
-            yield page
 
 
 def _pieces(catalogue: Catalogue, seed: int) -> list[tuple[int, int, int]]:

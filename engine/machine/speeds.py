@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from engine.hugepage import huge_page
 from engine.machine.cpu import read_cpu, usable_cores
 from engine.machine.disk import disk_of
 from engine.machine.reading import Reading, read
@@ -91,11 +92,11 @@ def read_speed(file: Path) -> int:
 
 def _read_part(handle: int, part: list[int], deadline: float) -> int:
     done = 0
-    with mmap.mmap(-1, READ_BYTES) as buffer:  # mappings are aligned, as reads past the page cache must be
+    with huge_page() as page:
         for index in part:
             if time.monotonic() > deadline:
                 break
-            done += os.preadv(handle, [buffer], index * READ_BYTES)
+            done += os.preadv(handle, [page[:READ_BYTES]], index * READ_BYTES)
     return done
 
 

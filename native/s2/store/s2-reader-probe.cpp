@@ -8,7 +8,9 @@
 #include <cstring>
 #include <fcntl.h>
 #include <mutex>
+#include <new>
 #include <numeric>
+#include <sys/mman.h>
 #include <unistd.h>
 
 namespace s2 {
@@ -38,14 +40,12 @@ double seconds_since(Clock::time_point start) {
 struct Window {
     int32_t file;
     int64_t offset, bytes;
-    std::unique_ptr<char, void (*)(void *)> truth, found;
+    std::unique_ptr<char, void (*)(void *)> truth;
+    std::shared_ptr<char> found; // of WINDOW bytes
 
-    Window(int32_t file_, int64_t offset_, int64_t bytes_)
-        : file(file_), offset(offset_), bytes(bytes_), truth(pages(bytes_), std::free), found(pages(bytes_), std::free) {}
+    Window(int32_t file_, int64_t offset_, int64_t bytes_, std::shared_ptr<char> found_)
+        : file(file_), offset(offset_), bytes(bytes_), truth((char *) std::malloc(bytes_), std::free), found(std::move(found_)) {}
 
-    static char * pages(int64_t bytes) {
-        return (char *) std::aligned_alloc(Read::PAGE, (bytes + Read::PAGE - 1) / Read::PAGE * Read::PAGE);
-    }
     bool read_truth(const Files & files) {
         for (int64_t at = 0; at < bytes;) {
             const ssize_t n = pread(files.cached(file), truth.get() + at, bytes - at, offset + at);
@@ -69,6 +69,19 @@ struct Window {
     bool right() const { return std::memcmp(truth.get(), found.get(), bytes) == 0; }
 };
 
+// Memory for `n` windows in huge pages, as slots are: ways past the page cache pin every page of where they read to, and would
+// look twice as slow as they are.
+std::shared_ptr<char> room_for_windows(int n) {
+    constexpr int64_t HUGE_PAGE = 2 << 20;
+    const int64_t     bytes     = (n * WINDOW + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    char * const      room      = (char *) std::aligned_alloc(HUGE_PAGE, bytes);
+    if (room == nullptr) {
+        throw std::bad_alloc();
+    }
+    madvise(room, bytes, MADV_HUGEPAGE);
+    return { room, std::free };
+}
+
 // `n` windows spread evenly over the files, laid end to end.
 std::vector<Window> spread_windows(const Files & files, int n) {
     int64_t total = 0;
@@ -76,12 +89,14 @@ std::vector<Window> spread_windows(const Files & files, int n) {
         total += files.size(i);
     }
     std::vector<Window> windows;
+    const auto    room = room_for_windows(n);
     const int64_t step = total / n;
     int64_t begin = 0, next = step / 2;
     for (size_t i = 0; i < files.count(); begin += files.size(i++)) {
         for (; (int) windows.size() < n && next < begin + files.size(i); next += std::max<int64_t>(step, 1)) {
             const int64_t offset = (next - begin) / Read::PAGE * Read::PAGE;
-            windows.emplace_back(i, offset, std::min(WINDOW, files.size(i) - offset));
+            const std::shared_ptr<char> found(room, room.get() + windows.size() * WINDOW);
+            windows.emplace_back(i, offset, std::min(WINDOW, files.size(i) - offset), found);
         }
     }
     return windows;
