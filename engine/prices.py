@@ -1,8 +1,8 @@
 """What passes cost here, measured while they run: plain decode, a draft step, a verify pass.
 
 The verify pass follows the design's form of S2-MoE's section 4.1, a + b·positions + c_mem·(experts in
-memory) + c_late·(on their way) + c_io·(on disk), refitted after every pass by recursive least squares that
-forgets.
+memory) + c_late·(on their way) + c_io·(on disk), refitted after every pass by recursive least squares whose
+coefficients may drift.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-_FORGET = 0.99  # what a pass is worth in the fit after the next one: 100 passes are remembered
 _LOOSE = 1e4  # variance of a coefficient nobody has measured, in squares of its scale
-_MOST = 1e6  # a direction that no pass has shown for long must not grow without bound
+_DRIFT = 1e-3  # by which a pass adds to it, up to _LOOSE: what was measured long ago counts less
 _NEW = 0.1  # weight of the newest value in a running mean
 _WILD = 4.0  # a pass this many times dearer or cheaper than expected says little about the next one
 _WARM_UP = 6  # passes until a prediction is trusted
@@ -59,10 +58,12 @@ class PassPrice:
             expected = max(self.predict(load), 1e-3)
             ms = min(max(ms, expected / _WILD), expected * _WILD)
         gain = self._spread @ features
-        gain /= _FORGET + features @ gain
+        gain /= 1.0 + features @ gain
         self._weights = self._weights + gain * (ms - self._weights @ features)
-        self._spread = (self._spread - np.outer(gain, features @ self._spread)) / _FORGET
-        np.clip(self._spread, -_MOST, _MOST, out=self._spread)
+        # The drift is added, not multiplied: so what no pass shows for long stays bounded.
+        spread = self._spread - np.outer(gain, features @ self._spread)
+        diagonal = np.diagonal(spread)
+        self._spread = (spread + spread.T) / 2 + np.diag(np.where(diagonal < _LOOSE, _DRIFT, 0.0))
         self.count += 1
 
     @property

@@ -65,6 +65,21 @@ def test_one_wild_pass_does_not_spoil_the_fit() -> None:
     assert price.predict(load) < 2 * before
 
 
+def test_thousands_of_passes_alike_upset_nothing() -> None:
+    """Plain decode shows one direction only; nothing is learned of the others, nothing may grow there."""
+    price = PassPrice()
+    for kind in (Load(1, 12, 0, 0), Load(1, 200, 0, 16)):
+        for i in range(5000):
+            price.observe(kind, 10.0 + 0.1 * (i % 5))
+        assert price.predict(kind) == pytest.approx(10.2, rel=0.05)
+        assert all(abs(value) < 100 for value in price.coefficients.values())
+    for _ in range(150):
+        load = some_load()
+        price.observe(load, cost(load))
+    errors = [abs(price.predict(load) / cost(load) - 1) for load in (some_load() for _ in range(50))]
+    assert np.median(errors) < 0.1
+
+
 def plain(prices: Prices, passes: int = 20, ms: float = 10.0) -> None:
     for _ in range(passes):
         prices.passed(Load(1, 200, 0, 16), ms)

@@ -10,14 +10,14 @@ namespace s2 {
 namespace {
 
 // A slot begins and ends with a page of this machine, or giving it back would take a part of its neighbours.
-int64_t whole_pages(int64_t bytes) {
+int64_t in_pages_of_here(int64_t bytes) {
     const int64_t page = sysconf(_SC_PAGESIZE);
     return (bytes + page - 1) / page * page;
 }
 
 } // namespace
 
-Slots::Slots(int64_t least_bytes, int32_t n) : bytes(whole_pages(least_bytes)), n_total(n) {
+Slots::Slots(int64_t least_bytes, int32_t n) : bytes(in_pages_of_here(least_bytes)), n_total(n) {
     void * mapped = mmap(nullptr, bytes * n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) {
         throw std::bad_alloc();
