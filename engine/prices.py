@@ -79,13 +79,19 @@ class PassPrice:
 
 
 class Mean:
-    """A running mean that follows; None until there is a value."""
+    """A running mean that follows; None until there is a value.
+
+    The first ones count alike: one of them may have found everything cold.
+    """
 
     def __init__(self) -> None:
         self.value: float | None = None
+        self._count = 0
 
     def add(self, value: float) -> None:
-        self.value = value if self.value is None else self.value + _NEW * (value - self.value)
+        self._count += 1
+        before = value if self.value is None else self.value
+        self.value = before + max(_NEW, 1 / self._count) * (value - before)
 
     def __call__(self, default: float = 0.0) -> float:
         return default if self.value is None else self.value

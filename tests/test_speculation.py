@@ -12,7 +12,7 @@ from engine.draft import Draft
 from engine.expansion import EXPANSIONS, Priced, Utility
 from engine.experience import Experience
 from engine.ngram import NgramDraft
-from engine.prices import Load, PassPrice, Prices
+from engine.prices import Load, Mean, PassPrice, Prices
 from engine.request import EXPANSIONS as EXPANSION_NAMES
 from engine.request import Request, Sampling, Speculation
 from engine.timeline import Timeline
@@ -92,6 +92,16 @@ def test_nothing_is_drafted_before_plain_decode_was_measured() -> None:
     plain(prices)
     assert prices.plain_ms == pytest.approx(10.0)
     assert Priced(prices).worth_verifying(1.0, None)
+
+
+def test_a_mean_soon_forgets_a_cold_beginning_and_follows_later() -> None:
+    mean = Mean()
+    for value in (100.0, *[10.0] * 20):
+        mean.add(value)
+    assert mean() < 14
+    for _ in range(40):
+        mean.add(50.0)
+    assert mean() == pytest.approx(50, rel=0.05)
 
 
 def test_a_pass_that_a_draft_has_read_ahead_for_is_no_plain_decode() -> None:
