@@ -1,19 +1,21 @@
 """What passes cost here, measured while they run: plain decode, a draft step, a verify pass.
 
 The verify pass follows the design's form of S2-MoE's section 4.1, a + b·positions + c_mem·(experts in
-memory) + c_late·(on their way) + c_io·(on disk), refitted after every pass by recursive least squares whose
-coefficients may drift.
+memory) + c_late·(on their way) + c_io·(on disk), refitted after every pass by recursive least squares that
+forgets, none of the prices below zero.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import mul
 
 import numpy as np
 import numpy.typing as npt
 
-_LOOSE = 1e4  # variance of a coefficient nobody has measured, in squares of its scale
-_DRIFT = 1e-3  # by which a pass adds to it, up to _LOOSE: what was measured long ago counts less
+_FORGET = 0.985  # what a pass is worth in the fit after the next one: some 70 passes are remembered
+_SWEEPS = 20  # through the prices in a fit: the last one is near
+_FIT_EACH = 8  # passes of one row, which say little that is new
 _NEW = 0.1  # weight of the newest value in a running mean
 _WILD = 4.0  # a pass this many times dearer or cheaper than expected says little about the next one
 _WARM_UP = 6  # passes until a prediction is trusted
@@ -39,8 +41,9 @@ class PassPrice:
     _SCALE = np.array([1.0, 1.0, 100.0, 10.0, 10.0])
 
     def __init__(self) -> None:
-        self._weights: npt.NDArray[np.float64] = np.zeros(5)
-        self._spread: npt.NDArray[np.float64] = np.eye(5) * _LOOSE
+        self._weights = [0.0] * 5
+        self._squares: npt.NDArray[np.float64] = np.zeros((5, 5))  # of the features, summed over passes
+        self._products: npt.NDArray[np.float64] = np.zeros(5)  # of features and milliseconds
         self.count = 0
 
     @property
@@ -48,8 +51,8 @@ class PassPrice:
         return self.count >= _WARM_UP
 
     def predict(self, load: Load) -> float:
-        """Milliseconds; no part of a pass is taken to cost less than nothing."""
-        return float(np.maximum(self._weights, 0.0) @ self._features(load))
+        """Milliseconds."""
+        return float(self._features(load) @ self._weights)
 
     def observe(self, load: Load, ms: float) -> None:
         """A pass of `load` took `ms`."""
@@ -57,19 +60,26 @@ class PassPrice:
         if self.known:
             expected = max(self.predict(load), 1e-3)
             ms = min(max(ms, expected / _WILD), expected * _WILD)
-        gain = self._spread @ features
-        gain /= 1.0 + features @ gain
-        self._weights = self._weights + gain * (ms - self._weights @ features)
-        # The drift is added, not multiplied: so what no pass shows for long stays bounded.
-        spread = self._spread - np.outer(gain, features @ self._spread)
-        diagonal = np.diagonal(spread)
-        self._spread = (spread + spread.T) / 2 + np.diag(np.where(diagonal < _LOOSE, _DRIFT, 0.0))
+        self._squares = _FORGET * self._squares + np.outer(features, features)
+        self._products = _FORGET * self._products + features * ms
         self.count += 1
+        if load.positions > 1 or self.count <= _FIT_EACH or self.count % _FIT_EACH == 0:
+            self._fit()
+
+    def _fit(self) -> None:
+        """Least squares, one price after the other. Positions and experts come together: without the bound at
+        nothing, one looked cheaper than that at the other's expense."""
+        squares, products, weights = self._squares.tolist(), self._products.tolist(), self._weights
+        for _ in range(_SWEEPS):
+            for i, row in enumerate(squares):
+                if row[i] > 0:
+                    rest = products[i] - sum(map(mul, row, weights))
+                    weights[i] = max(0.0, weights[i] + rest / row[i])
 
     @property
     def coefficients(self) -> dict[str, float]:
         """Milliseconds per pass, position, and expert in memory, on its way and on disk."""
-        values = self._weights / self._SCALE
+        values = np.array(self._weights) / self._SCALE
         return dict(zip(("pass", "position", "resident", "late", "missing"), map(float, values), strict=True))
 
     def _features(self, load: Load) -> npt.NDArray[np.float64]:
