@@ -19,9 +19,8 @@ _FIT_EACH = 8  # passes of one row, which say little that is new
 _NEW = 0.1  # weight of the newest value in a running mean
 _WILD = 4.0  # a pass this many times dearer or cheaper than expected says little about the next one
 _WARM_UP = 6  # passes until a prediction is trusted
-_SETTLED = (
-    3  # plain passes in a row after which memory holds what plain decode keeps there, not what drafts left
-)
+#: Plain passes in a row after which memory holds what plain decode keeps there, not what drafts left.
+_SETTLED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +134,6 @@ class Prices:
         return self._draft_ms(self.plain_ms)
 
     @property
-    def draft_may_pay(self) -> bool:
-        """Whether a draft step and a place in the pass cost less than the token they may save. True until a
-        step has been measured."""
-        return self._draft_ms.value is None or self.draft_ms + self.more_ms() < self.plain_ms
-
-    @property
     def plain_load(self) -> Load:
         """What a pass of one row usually works on."""
         return Load(1, *(mean() for mean in self._plain_load))
@@ -160,7 +153,7 @@ class Prices:
         part = self.full.coefficients
         costs = (part["position"], part["resident"], part["late"], part["missing"])
         counts = (news.positions, news.resident, news.late, news.missing)
-        return sum(max(cost, 0.0) * count for cost, count in zip(costs, counts, strict=True))
+        return sum(cost * count for cost, count in zip(costs, counts, strict=True))
 
     def passed(self, load: Load, ms: float) -> None:
         """A full pass was run: plain decode when it had one row and no draft had read ahead for it. What that
