@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 from engine.channels import Reader
 from engine.draft import Draft, Drafter
@@ -86,7 +87,7 @@ class _Answer:
     def prefill(self) -> Iterator[Prefill]:
         """Brings the prompt into the KV cache, as far as it is not there, a micro-batch at a time."""
         session, prompt = self._session, self._request.prompt
-        self._cached = session.resume(prompt)
+        self._cached = session.resume(prompt, exact=MODES[self._request.speculation.mode].exact)
         yield Prefill(self._cached, len(prompt), self._cached)
         for at in range(self._cached, len(prompt), session.plan.n_ubatch):
             session.extend(prompt[at : at + session.plan.n_ubatch], all_logits=False)
@@ -104,7 +105,7 @@ class _Answer:
         started = time.perf_counter()
         draft = self._draft()
         self._watch.before_pass(self._session)
-        drawn = self._verify(draft.tokens)
+        drawn = self._verify(draft)
         accepted = sum(mine == theirs for mine, theirs in zip(drawn, draft.tokens, strict=False))
         # A block that was cut short left its tail unjudged.
         cut = self.reason is not None and accepted == len(drawn)
@@ -123,12 +124,14 @@ class _Answer:
             return Draft()
         return self._drafter.propose(self._root, length, self._target)
 
-    def _verify(self, drafts: Sequence[int]) -> list[int]:
+    def _verify(self, draft: Draft) -> list[int]:
         """Decodes root and drafts in one pass; returns what the target draws while the drafts agree."""
-        session = self._session
+        session, drafts = self._session, draft.tokens
         start = len(session.timeline)
         rows = (self._root, *drafts)
-        session.decode_full(rows, start)
+        reuse = self._request.speculation.reuse
+        with session.leaning(reuse, draft.claims) if reuse and drafts else nullcontext():
+            session.decode_full(rows, start)
         self._verify_n += 1
         drawn: list[int] = []
         for row in range(len(rows)):
@@ -138,6 +141,8 @@ class _Answer:
         # Rewind before yielding: a cancelled consumer must leave the cache as plain decode would have.
         kept = rows[: len(drawn)]
         session.keep(kept)
+        if reuse:
+            session.timeline.mark_lossy(start + 1)  # the root's row is what it is
         if len(kept) < len(rows):
             session.rewind(len(session.timeline))
         return drawn

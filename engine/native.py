@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from engine.errors import NativeError
 from engine.prototypes import Prototype, declare
 from engine.threads import BARRIER_SPINS
 
-ABI_VERSION = 4  # s2_abi_version() of native/s2/s2.h
+ABI_VERSION = 5  # s2_abi_version() of native/s2/s2.h
 
 
 class _RoutingView(ctypes.Structure):
@@ -39,6 +40,10 @@ _HOOKS: dict[str, Prototype] = {
     "s2_set_scale_restored": (None, [_CONTEXT, ctypes.c_float]),
     "s2_set_rows_exact": (None, [_CONTEXT, ctypes.c_int32]),
     "s2_set_from_memory": (None, [_CONTEXT, ctypes.c_void_p]),
+    "s2_set_gating": (
+        None,
+        [_CONTEXT, ctypes.c_int32, ctypes.c_float, ctypes.c_void_p, ctypes.c_int32],
+    ),
     "s2_routing_best": (
         ctypes.c_int64,
         [_CONTEXT, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64],
@@ -192,6 +197,12 @@ class Hooks:
         """Passes choose among the experts that `store` has in memory, and announce to it what the model
         itself would choose; None ends that."""
         self._lib.s2_set_from_memory(self._context, store)
+
+    def set_gating(self, cap: int, beta: float, confidences: Sequence[float]) -> None:
+        """Passes of as many rows as there are `confidences` lean towards `cap` experts their rows share, all
+        but the first row, by `beta` times a row's margin; see engine/reuse.py. A cap of 0 ends that."""
+        values = np.asarray(confidences, np.float32)
+        self._lib.s2_set_gating(self._context, cap, beta, values.ctypes.data, len(values))
 
     def best_experts(self, n_layers: int, count: int, n_rows: int = 1) -> npt.NDArray[np.int32] | None:
         """The `count` best experts for each row of the last pass, I32 [n_layers, n_rows * count], best of a

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.errors import BadRequest
+from engine.reuse import Reuse
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A row of the mode table: where its drafts come from, and what it promises."""
+    """A row of the mode table: where its drafts come from, whether verify passes lean towards the experts they
+    share, and what it promises."""
 
     name: str
     drafters: tuple[str, ...]
     exact: bool
     summary: str
+    reuses: bool = False
 
 
 MODES: dict[str, Mode] = {
@@ -32,6 +35,13 @@ MODES: dict[str, Mode] = {
             drafters=("self",),
             exact=True,
             summary="draft with fewer experts, verify in one pass; same text as ar",
+        ),
+        Mode(
+            "s2",
+            drafters=("self",),
+            exact=False,
+            summary="as s2-exact, and verifying prefers experts its tokens share: less to read, another text",
+            reuses=True,
         ),
         Mode(
             "ngram",
@@ -55,6 +65,9 @@ MAX_DRAFT_LENGTH = (
     31  # root + drafts are verified in one pass of at most 32 rows, the width the exact kernels cover
 )
 
+
+#: How far a verify pass of `s2` leans, in margins of each position.
+BETA = 0.5
 
 _COLD = 1e-6  # of temperature: logits divided by less may leave F32's range
 
@@ -96,7 +109,7 @@ class Speculation:
     """Which mode, and how it drafts: `draft_experts` = k' per token, `draft_length` tokens per block at most.
 
     `expansion`: what decides how many, one of EXPANSIONS. `from_memory`: drafts choose among the experts in
-    memory and read nothing.
+    memory and read nothing. `cap`, `beta`, `by_prefix`: of a Reuse, in modes that have one.
     """
 
     mode: str = "ar"
@@ -104,6 +117,14 @@ class Speculation:
     draft_length: int = 8
     expansion: str = "priced"
     from_memory: bool = True
+    cap: int = 16
+    beta: float = BETA
+    by_prefix: bool = False
+
+    @property
+    def reuse(self) -> Reuse | None:
+        """How verify passes are biased; None where the mode does not."""
+        return Reuse(self.cap, self.beta, self.by_prefix) if MODES[self.mode].reuses else None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -112,6 +133,8 @@ class Speculation:
             raise BadRequest(f"unknown expansion {self.expansion!r}", hint="one of " + ", ".join(EXPANSIONS))
         _check_whole("draft_experts", self.draft_experts, 1, 1 << 16)
         _check_whole("draft_length", self.draft_length, 0, MAX_DRAFT_LENGTH)
+        _check_whole("cap", self.cap, 1, 1 << 16)
+        _check("beta", self.beta, 0.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from engine.pack import pack_of
 from engine.placement import NONE
 from engine.plan import Plan
 from engine.prices import Load
+from engine.reuse import Reuse
 from engine.shelf import Shelf
 from engine.size import size
 from engine.store import Store
@@ -263,6 +264,15 @@ class Session:
         self.experience.prices.passed(Load(len(tokens), hits, late, asked - hits - late), ms)
 
     @contextmanager
+    def leaning(self, reuse: Reuse, claims: Sequence[float]) -> Iterator[None]:
+        """A verify pass inside, of a root and drafts of probabilities `claims`, is biased as `reuse` says."""
+        self.hooks.set_gating(reuse.cap, reuse.beta, reuse.confidences(claims))
+        try:
+            yield
+        finally:
+            self.hooks.set_gating(0, 0.0, ())
+
+    @contextmanager
     def drafting(self, experts: int, *, from_memory: bool) -> Iterator[None]:
         """Passes inside use `experts` per token, with a store those in memory if `from_memory`, and leave no
         trace in what the store learns."""
@@ -331,11 +341,13 @@ class Session:
         if self.store is not None:
             self.store.credit(len(tokens))
 
-    def resume(self, prompt: Sequence[int]) -> int:
-        """Lets the cache hold as much of the beginning of `prompt` as is known, no more; says how much."""
-        if self._shelf is not None and (found := self._shelf.swap(self.timeline, prompt)) is not None:
+    def resume(self, prompt: Sequence[int], *, exact: bool) -> int:
+        """Lets the cache hold as much of the beginning of `prompt` as is known, no more; says how much. For an
+        exact answer nothing that a lossy pass wrote."""
+        shelf = self._shelf
+        if shelf is not None and (found := shelf.swap(self.timeline, prompt, exact=exact)) is not None:
             self.timeline = found
-        return self.rewind(self.timeline.reusable(prompt))
+        return self.rewind(self.timeline.reusable(prompt, exact=exact))
 
     def keep_conversations(self, room: Callable[[], int]) -> None:
         """From now on a conversation that another pushes out of the cache is kept; all take `room` bytes."""

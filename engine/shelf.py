@@ -39,11 +39,11 @@ class Shelf:
     def size_bytes(self) -> int:
         return sum(len(kept.data) for kept in self._kept.values())
 
-    def swap(self, current: Timeline, prompt: Sequence[int]) -> Timeline | None:
+    def swap(self, current: Timeline, prompt: Sequence[int], *, exact: bool) -> Timeline | None:
         """Keeps what `prompt` would push out of the cache. The timeline of the cache that stands there now;
         None where nothing better than the current one was kept."""
-        here = current.reusable(prompt)
-        found = self._best(prompt, here)
+        here = current.reusable(prompt, exact=exact)
+        found = self._best(prompt, here, exact=exact)
         if found is not None:
             del self._kept[id(found)]
         if len(current) - here >= _LEAST_TOKENS:
@@ -58,8 +58,8 @@ class Shelf:
     def clear(self) -> None:
         self._kept.clear()
 
-    def _best(self, prompt: Sequence[int], here: int) -> _Kept | None:
-        gains = [(kept.timeline.reusable(prompt) - here, kept) for kept in self._kept.values()]
+    def _best(self, prompt: Sequence[int], here: int, *, exact: bool) -> _Kept | None:
+        gains = [(kept.timeline.reusable(prompt, exact=exact) - here, kept) for kept in self._kept.values()]
         gain, kept = max(gains, key=lambda one: one[0], default=(0, None))
         return kept if gain >= _LEAST_TOKENS else None
 

@@ -1,5 +1,6 @@
 #include "s2-graph.h"
 
+#include "s2-gating.h"
 #include "store/s2-store.h"
 
 #include "ggml-cpu.h"
@@ -16,6 +17,28 @@ int64_t s2_n_expert_used(const s2_params & params, int64_t n_expert_used) {
 static ggml_tensor * sum_of_weights(ggml_context * ctx, ggml_tensor * weights) {
     ggml_tensor * sum = ggml_sum_rows(ctx, ggml_reshape_2d(ctx, weights, weights->ne[1], weights->ne[2]));
     return ggml_clamp(ctx, sum, 6.103515625e-5f, INFINITY); // as in build_moe_ffn: never a division by zero
+}
+
+static void bias_rows(ggml_tensor * dst, const ggml_tensor * scores, const ggml_tensor * margins, int ith, int, void * data) {
+    if (ith == 0) {
+        const auto & layer = *(const s2_gating::Layer *) data;
+        layer.gating->bias((const float *) margins->data, (const float *) scores->data, layer.logarithmic,
+                scores->ne[0], scores->ne[1], layer.n_used, (float *) dst->data);
+    }
+}
+
+ggml_tensor * s2_bias_selection(
+        ggml_context    * ctx,
+        const s2_params & params,
+        ggml_tensor     * scores,
+        ggml_tensor     * logits,
+        int64_t           n_used,
+        int               il) {
+    if (params.gating == nullptr || scores->ne[1] < 2) {
+        return scores;
+    }
+    ggml_tensor * by = logits != nullptr ? logits : scores;
+    return ggml_map_custom2(ctx, scores, by, bias_rows, 1, params.gating->layer(il, n_used, logits != nullptr));
 }
 
 // Runs in the graph of a draft: what is in memory comes first. `full` I32 [n_used_full, n_rows]: what a verify pass would

@@ -20,6 +20,17 @@ struct s2_routing_node {
 // Experts per token for one layer: k of the model, or fewer while drafting.
 int64_t s2_n_expert_used(const s2_params & params, int64_t n_expert_used);
 
+// The selection scores F32 [n_expert, n_rows] of one layer, biased in verify passes while params.gating is set, before
+// groups of experts are chosen by them. `logits`: where the scores are their softmax and nothing else, they; null where
+// a family chooses by other scores, in which the margin is then taken.
+ggml_tensor * s2_bias_selection(
+        ggml_context    * ctx,
+        const s2_params & params,
+        ggml_tensor     * scores,
+        ggml_tensor     * logits,
+        int64_t           n_used,
+        int               il);
+
 // The experts of each row, and the ranking of all that they are taken from or would be.
 struct s2_selection {
     ggml_tensor * experts = nullptr; // I32 [n_used, n_rows]

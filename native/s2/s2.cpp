@@ -8,7 +8,7 @@
 #include <cmath>
 
 int32_t s2_abi_version(void) {
-    return 4;
+    return 5;
 }
 
 void s2_set_n_expert_used(llama_context * ctx, int32_t n_expert_used) {
@@ -25,6 +25,12 @@ void s2_set_rows_exact(llama_context * ctx, int32_t n_rows) {
 
 void s2_set_from_memory(llama_context * ctx, s2_store * store) {
     ctx->s2_get_params().from_memory = store;
+}
+
+void s2_set_gating(llama_context * ctx, int32_t cap, float beta, const float * confidence, int32_t n_rows) {
+    s2_gating & gating = ctx->s2_get_gating();
+    gating.set(cap, beta, confidence, n_rows);
+    ctx->s2_get_params().gating = cap > 0 ? &gating : nullptr;
 }
 
 void s2_set_routing(llama_context * ctx, bool enabled) {
