@@ -10,8 +10,8 @@ from engine.reuse import Reuse
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A row of the mode table: where its drafts come from, whether verify passes lean towards the experts they
-    share, and what it promises."""
+    """A row of the mode table: where its drafts come from, and what it promises. `reuses`: verify passes lean
+    towards the experts their positions share."""
 
     name: str
     drafters: tuple[str, ...]
