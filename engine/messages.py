@@ -95,6 +95,7 @@ class Settings:
     mode: str
     draft_experts: int
     draft_length: int
+    cap: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,20 +37,23 @@ MODES: dict[str, Mode] = {
             summary="draft with fewer experts, verify in one pass; same text as ar",
         ),
         Mode(
+            "ngram",
+            drafters=("ngram",),
+            exact=True,
+            summary="draft what followed the same words before; same text as ar",
+        ),
+        Mode(
             "s2",
             drafters=("self",),
             exact=False,
             summary="as s2-exact, and verifying prefers experts its tokens share: less to read, another text",
             reuses=True,
         ),
-        Mode(
-            "ngram",
-            drafters=("ngram",),
-            exact=True,
-            summary="draft what followed the same words before; same text as ar",
-        ),
     )
 }
+
+#: The fields of a Speculation that a request may carry, and that settings are.
+SPECULATION_FIELDS = ("mode", "draft_experts", "draft_length", "cap")
 
 #: What decides how far a block is drafted: engine/expansion.py.
 EXPANSIONS = ("priced", "utility", "confidence", "fixed")
