@@ -126,9 +126,7 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes, measured: Measur
         resident_bytes=model.size_bytes - model.expert_bytes,
         expert_bytes=model.expert_bytes,
         other_bytes=need.base,
-        speculation=_speculation(
-            device, model, wishes, measured, reasons, notices, from_disk=bool(allowance.count_bytes)
-        ),
+        speculation=_speculation(device, model, wishes, measured, reasons, notices),
         gpu_layers=placement.gpu_layers,
         obstacle=obstacle,
         reasons=reasons,
@@ -341,7 +339,7 @@ def _cap(
         )
     if model.is_moe:
         reasons["cap"] = choice.reason if wishes.cap is None else "asked for"
-    return max(1, choice.value if wishes.cap is None else wishes.cap)
+    return max(1, choice.value) if wishes.cap is None else wishes.cap
 
 
 def _speculation(
@@ -351,22 +349,19 @@ def _speculation(
     measured: Measured | None,
     reasons: dict[str, str],
     notices: list[str],
-    *,
-    from_disk: bool,
 ) -> Speculation:
-    mode = wishes.mode or "ar"
-    if mode in MODES and MODES[mode].drafters == ("self",) and not model.is_moe:
-        notices.append(f"{model.name} is a dense model: nothing to draft with, it runs in ar")
-        mode = "ar"
-    elif not model.is_moe:
-        notices.append(f"{model.name} is a dense model: it runs in ar")
+    mode = wishes.mode or ("ar" if device.gpu else "auto")
     reasons["mode"] = (
         "asked for"
-        if mode == wishes.mode
-        else "nobody has measured yet that drafting gains anything from this disk"
-        if from_disk
-        else "all experts in memory, where drafting gains nothing"
+        if wishes.mode
+        else "kernels of a GPU differ by width: drafting could change the text"
+        if device.gpu
+        else "each block by the way that is fastest here; the text is that of ar"
     )
+    if mode in MODES and MODES[mode].drafters == ("self",) and not model.is_moe:
+        reasons["mode"] = "a dense model has no experts to draft with"
+        notices.append(f"{model.name} is a dense model: nothing to draft with, it runs in ar")
+        mode = "ar"
     asked = wishes.draft_experts
     choice = seeds.draft_experts(model, device.slowed, measured)
     experts = choice.value if asked is None else asked
