@@ -52,6 +52,12 @@ MODES: dict[str, Mode] = {
     )
 }
 
+
+def is_lossy(mode: str) -> bool:
+    """Whether `mode` changes the text on every backend; one that is not known here is not said to."""
+    return mode in MODES and not MODES[mode].exact
+
+
 #: The fields of a Speculation that a request may carry, and that settings are.
 SPECULATION_FIELDS = ("mode", "draft_experts", "draft_length", "cap")
 
