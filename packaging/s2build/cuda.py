@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from s2build.children import printed
@@ -33,11 +33,17 @@ class Toolkit:
 
 @dataclass(frozen=True)
 class Preset:
-    """What the native library is built for. `name` is part of the cache key, `defines` go to CMake."""
+    """What the native library is built for. `name` is part of the cache key, `defines` go to CMake.
+
+    `platform` is the tag of a wheel for other machines than this one, "" for this one alone; `kernels` are those
+    it brings beside the oldest ones, with the processor features each asks for, best first.
+    """
 
     name: str
     defines: dict[str, str]
     nvcc: str = ""
+    platform: str = ""
+    kernels: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def cuda(self) -> bool:

@@ -21,7 +21,15 @@ SDIST_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
 SDIST_REQUIREMENT = f"llama-cpp-python=={UPSTREAM_VERSION} --hash=sha256:{SDIST_SHA256}"
 
 # Changes of these change what comes out; changes of the rest of this package do not.
-_RECIPE_FILES = ("patching.py", "recipe.py", "source.py", "tools.py", "wheel.py", "wheel_hook.py")
+_RECIPE_FILES = (
+    "kernels.py",
+    "patching.py",
+    "recipe.py",
+    "source.py",
+    "tools.py",
+    "wheel.py",
+    "wheel_hook.py",
+)
 
 
 @dataclass(frozen=True)
