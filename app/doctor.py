@@ -44,7 +44,8 @@ build = native_build()
 load_library(build.backend)
 import llama_cpp.llama_cpp as bindings
 lib = bindings._lib
-found = {"library": lib._name, "kernels": build.chosen, "gpu_offload": bool(bindings.llama_supports_gpu_offload())}
+found = {"library": lib._name, "kernels": build.chosen}
+found["gpu_offload"] = bool(bindings.llama_supports_gpu_offload())
 found["hooks"] = int(lib.s2_abi_version()) if hasattr(lib, "s2_abi_version") else None
 found["cpu_features"] = bindings.llama_print_system_info().decode("utf-8", "replace").strip()
 print("\\n" + json.dumps(found))

@@ -1,8 +1,8 @@
 """The native library as it lies on disk, and which of its matrix kernels this machine can run.
 
 A library built on this machine has one CPU backend, for its processor. One that was built for all has several
-(packaging/s2build/kernels.py), each in a folder of its own under one name. The first to be loaded is taken by whatever
-asks for that name later, so one is chosen and loaded before libllama.
+(packaging/s2build/kernels.py), each in a folder of its own under one name. The first to be loaded is taken by
+whatever asks for that name later, so one is chosen and loaded before libllama.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ REINSTALL = "run packaging/chat to build it" if _CHECKOUT.exists() else "install
 
 @dataclass(frozen=True, slots=True)
 class NativeBuild:
-    """The libraries in `folder`. `commit` of llama.cpp, "" where the build does not say. `kernels`: those to choose
-    from, best first, each with the processor features it asks for; empty when there is nothing to choose.
+    """The libraries in `folder`. `commit` of llama.cpp, "" where the build does not say.
+
+    `kernels`: those to choose from, best first, each with the processor features it asks for; empty where
+    there is nothing to choose.
     """
 
     folder: Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from importlib import metadata
-from pathlib import Path
 
 from engine import __version__
 from engine.errors import S2Error

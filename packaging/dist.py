@@ -1,8 +1,8 @@
 """Makes what others install, in dist/: `packaging/dist wheels` or `packaging/dist deb`.
 
-wheels: a folder with everything for `pip install --no-index --find-links dist/wheels s2chat`, on any processor of this
-architecture. deb: one file for Debian and Ubuntu, with those wheels inside. The first build of the native library
-takes about four minutes of two cores.
+wheels: a folder with everything for `pip install --no-index --find-links dist/wheels s2chat`, on any
+processor of this architecture. deb: one file for Debian and Ubuntu, with those wheels inside. The first build
+of the native library takes about three minutes of two cores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builds the native wheel and prints where it is: `python3 packaging/native.py [--cpu | --portable | --stock] [--keep]`.
+"""Builds the native wheel and prints where it is: `native.py [--cpu | --portable | --stock] [--keep]`.
 
 --stock builds the same source unpatched, for comparison, and prints the folder of its libraries
 (for LLAMA_CPP_LIB_PATH).

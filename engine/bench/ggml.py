@@ -90,7 +90,7 @@ _CPU: dict[str, Prototype] = {
 
 
 class Library:
-    """ggml as it is installed. A process can hold one only: a second of the same name would be the first again."""
+    """ggml as it is installed. A process can hold one only: a second would be the first again."""
 
     def __init__(self) -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", str(BARRIER_SPINS))  # as the engine does, and read once

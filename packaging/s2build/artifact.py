@@ -1,4 +1,4 @@
-"""What must hold for whatever is given to others: old enough symbols, nothing that may not be passed on, notices."""
+"""What must hold for whatever is given to others: old symbols, notices, nothing that may not be passed on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEEDED = re.compile(r"^\s*NEEDED\s+(\S+)", re.MULTILINE)
 
 
 def check_wheels(folder: Path) -> str:
-    """The oldest glibc that will do for all wheels, as in 2.34. Raises SetupError for what may not be passed on."""
+    """The oldest glibc that will do for all wheels, as in 2.34. Raises SetupError for what must not be."""
     notices = (REPOSITORY / "packaging/THIRD_PARTY.md").read_text().lower()
     newest = (0, 0)
     for wheel in sorted(folder.iterdir()):

@@ -35,8 +35,8 @@ class Toolkit:
 class Preset:
     """What the native library is built for. `name` is part of the cache key, `defines` go to CMake.
 
-    `platform` is the tag of a wheel for other machines than this one, "" for this one alone; `kernels` are those
-    it brings beside the oldest ones, with the processor features each asks for, best first.
+    `platform` is the tag of a wheel for other machines than this one, "" for this one alone; `kernels` are
+    those it brings beside the oldest ones, with the processor features each asks for, best first.
     """
 
     name: str

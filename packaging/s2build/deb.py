@@ -25,7 +25,7 @@ _PLACES = {
 
 
 def make_deb(wheelhouse: Path, folder: Path, machine: str, *, version: str = "") -> Path:
-    """The package in `folder`, with the wheels of `wheelhouse`. `version`: another than s2chat's, to test upgrades."""
+    """The package in `folder`, with the wheels of `wheelhouse`. `version`: another one, to test upgrades."""
     version = version or s2chat_version()
     target = folder / f"s2chat_{version}_{ARCHITECTURES[machine]}.deb"
     with Step(target.name), tempfile.TemporaryDirectory(dir=folder) as temporary:

@@ -1,7 +1,7 @@
-"""The processors a portable build has matrix kernels for. One table: what is compiled, and what asks for what.
+"""The processors a portable build has matrix kernels for: what is compiled, and which features that asks for.
 
-The CPU backend of llama.cpp is built once for the oldest processor and once for each of these; the engine loads the first
-one whose features the machine has (engine/kernels.py).
+The CPU backend of llama.cpp is built once for the oldest processor and once for each of these; the engine
+loads the first one whose features the machine has (engine/kernels.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prints a lock file as it reads on another Python: `locked.py LOCK PYTHON MACHINE`, PYTHON as in 3.12.
 
-pip evaluates conditions for the Python it runs on, whichever it downloads for. A script of its own because it runs
-under the build tools' Python, which has `packaging`.
+pip evaluates conditions for the Python it runs on, whichever it downloads for. A script of its own because it
+runs under the build tools' Python, which has `packaging`.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from s2build.patching import apply_patch
 from s2build.pip import pip, pip_problem
 from s2build.problem import SetupError
 from s2build.recipe import (
+    BUILD_FILES,
     NATIVE,
     SDIST_NAME,
     SDIST_REQUIREMENT,
@@ -85,8 +86,9 @@ def make_source(
     fresh = source.with_name(source.name + ".fresh")
     shutil.rmtree(fresh, ignore_errors=True)
     extract(sdist, fresh)
-    shutil.copy(NATIVE / "CMakeLists.txt", fresh)
-    # What the engine reads of its library: where it comes from, and which kernels the machine may choose from.
+    for name in BUILD_FILES:
+        shutil.copy(NATIVE / name, fresh)
+    # What the engine reads of its library: where it comes from, and which kernels a machine may choose from.
     build = {"llama.cpp": UPSTREAM_COMMIT, "kernels": kernels or {}}
     (fresh / "s2-build.json").write_text(json.dumps(build, indent=1) + "\n")
     if patched:

@@ -1,4 +1,4 @@
-"""Everything an installation needs as wheels in one folder, for every Python it may meet: no network, no compiler."""
+"""Everything an installation needs as wheels in one folder, for every Python it may meet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def s2chat_version() -> str:
 
 
 def make_wheelhouse(folder: Path, machine: str, cache: Cache) -> None:
-    """Fills `folder` anew: what others made, as locked, our native build for every processor of `machine`, and s2chat."""
+    """Fills `folder` anew: what others made, as locked, the native build for any `machine`, and s2chat."""
     native = native_wheel(portable_preset(machine), keep_tree=True, cache=cache)
     tools = build_tools(cache)
     shutil.rmtree(folder, ignore_errors=True)
