@@ -1,8 +1,8 @@
 """Builds what others install and tries it where nothing else is: `packaging/check`.
 
-The wheels are installed into a fresh environment for every Python of ours that is here, without a compiler, an
-index or a network; then the package goes through dpkg's whole life below an empty root: installed, upgraded,
-removed, purged.
+The wheels are installed into a fresh environment for every Python of ours that is here, without a compiler,
+an index or a network; then the package goes through dpkg's whole life below an empty root: installed,
+upgraded, removed, purged.
 """
 
 from __future__ import annotations

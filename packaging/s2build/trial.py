@@ -73,7 +73,7 @@ class Trial:
         return f"{found['timings']['predicted_per_second']:.0f} tok/s: {' '.join(found['text'].split())}"
 
     def chat(self, question: str = "") -> tuple[float, float]:
-        """Opens a chat, asks a question if there is one, and leaves. Seconds to the prompt and to the model."""
+        """Opens a chat, asks a question if there is one, leaves. Seconds to the prompt and to the model."""
         with self._terminal() as (process, leader):
             began, seen = time.monotonic(), b""
             prompt = ready = 0.0
