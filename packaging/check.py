@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -98,11 +99,13 @@ def try_program(trial: Trial, venv: Path) -> None:
 
 def _with_kernels(trial: Trial, kernels: str) -> str:
     try:
-        return trial.answer(S2CHAT_KERNELS=kernels)
+        said = trial.answer(S2CHAT_KERNELS=kernels)
     except SetupError as error:
         if "no such kernels run here" not in str(error):
             raise
         return "not on this machine"
+    loaded = json.loads(trial.said("doctor", "--json", S2CHAT_KERNELS=kernels))["native"]["value"]
+    return f"{said} [{', '.join(re.findall(r'(\w+) = 1', loaded['cpu_features']))}]"
 
 
 def try_deb(wheels: Path, folder: Path) -> None:

@@ -21,7 +21,7 @@ from s2build.artifact import check_wheels, forbid
 from s2build.deb import make_deb
 from s2build.kernels import AARCH64, X86_64, Kernels, portable_preset
 from s2build.problem import SetupError
-from s2build.recipe import REPOSITORY
+from s2build.recipe import REPOSITORY, UPSTREAM_COMMIT, UPSTREAM_VERSION
 from s2build.wheelhouse import PYTHONS, s2chat_version
 
 from app.cli import main
@@ -100,6 +100,12 @@ def test_a_wheel_without_a_notice_is_refused(tmp_path: Path) -> None:
         archive.writestr("stranger.py", "")
     with pytest.raises(SetupError, match="stranger is not among the notices"):
         check_wheels(tmp_path)
+
+
+def test_the_notices_name_the_versions_that_are_built() -> None:
+    notices = (REPOSITORY / "packaging/THIRD_PARTY.md").read_text()
+    assert f"llama-cpp-python {UPSTREAM_VERSION}," in notices
+    assert f"commit {UPSTREAM_COMMIT}" in notices
 
 
 def test_a_lock_reads_as_the_other_python_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
