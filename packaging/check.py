@@ -105,7 +105,8 @@ def _with_kernels(trial: Trial, kernels: str) -> str:
             raise
         return "not on this machine"
     loaded = json.loads(trial.said("doctor", "--json", S2CHAT_KERNELS=kernels))["native"]["value"]
-    return f"{said} [{', '.join(re.findall(r'(\w+) = 1', loaded['cpu_features']))}]"
+    instructions = re.findall(r"(\w+) = 1", loaded["cpu_features"])
+    return f"{said} [{', '.join(instructions)}]"
 
 
 def try_deb(wheels: Path, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 import tempfile
+from email.utils import formatdate
 from pathlib import Path
 
 from s2build.children import run
@@ -23,6 +24,13 @@ _PLACES = {
     "s2chat.service": "usr/lib/systemd/user",
 }
 
+_CHANGELOG = """s2chat ({version}) stable; urgency=medium
+
+  * CHANGELOG.md beside this file says what changed.
+
+ -- the s2chat authors <s2chat@localhost>  {date}
+"""
+
 
 def make_deb(wheelhouse: Path, folder: Path, machine: str, *, version: str = "") -> Path:
     """The package in `folder`, with the wheels of `wheelhouse`. `version`: another one, to test upgrades."""
@@ -32,8 +40,8 @@ def make_deb(wheelhouse: Path, folder: Path, machine: str, *, version: str = "")
         root = Path(temporary) / "root"
         _fill(root, wheelhouse, version)
         _describe(root, version, machine)
-        # What it holds is compressed already. root owns it, whoever builds it.
-        outcome = run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", root, target])
+        # What it holds is compressed already, so quickly. root owns it, whoever builds it.
+        outcome = run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", root, target])
         if not outcome.ok:
             raise SetupError(f"cannot build {target.name}: {outcome.output.strip()}")
     return target
@@ -48,7 +56,8 @@ def _fill(root: Path, wheelhouse: Path, version: str) -> None:
     licence = "".join(f" {line or '.'}\n" for line in (REPOSITORY / "LICENSE").read_text().splitlines()[4:])
     _write(documents / "copyright", (_FILES / "copyright").read_text().replace("@LICENSE@\n", licence))
     _write(documents / "THIRD_PARTY.md", (REPOSITORY / "packaging/THIRD_PARTY.md").read_text())
-    _write_gzip(documents / "changelog.gz", (REPOSITORY / "CHANGELOG.md").read_text())
+    _write(documents / "CHANGELOG.md", (REPOSITORY / "CHANGELOG.md").read_text())
+    _write_gzip(documents / "changelog.gz", _CHANGELOG.format(version=version, date=formatdate()))
     manual = (_FILES / "s2chat.1").read_text().replace("@VERSION@", version)
     _write_gzip(root / "usr/share/man/man1/s2chat.1.gz", manual)
     (root / "usr/bin").mkdir()
