@@ -67,7 +67,7 @@ def try_wheels(wheels: Path, folder: Path) -> None:
         began = time.monotonic()
         venv = folder / f"venv{number}"
         _must([python, "-I", "-m", "venv", venv])
-        options = ("--quiet", "--no-index", "--find-links", wheels, "--disable-pip-version-check")
+        options = ("--isolated", "--quiet", "--no-index", "--find-links", wheels)
         nothing = {"PATH": "/nonexistent", "HOME": str(folder)}
         _must(
             [*without_network(), venv / "bin/python", "-I", "-m", "pip", "install", *options, "s2chat"],

@@ -28,9 +28,10 @@ _PROMPT, _READY = (
 
 def without_network() -> tuple[str, ...]:
     """What a command is preceded by to have no network; nothing where the kernel does not allow that."""
-    command = ("unshare", "--net")
-    able = shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True).returncode == 0
-    return command if able else ()
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "--net", "true"], capture_output=True).returncode:
+        return ()
+    return unshare, "--net"
 
 
 @dataclass(frozen=True)
