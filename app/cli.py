@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from app import exits
 from app.flags import FLAGS, add_flag, add_flags, text
 from app.text import clean
-from engine import __version__
 from engine.errors import S2Error
 from engine.paths import settings_file
 from engine.request import SPECULATION_FIELDS
@@ -97,7 +96,7 @@ def _with_command(words: list[str]) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _new_parser(None, "s2chat", "Chat with Mixture-of-Experts models on this machine.", _EPILOG)
-    parser.add_argument("--version", action="version", version=f"s2chat {__version__}")
+    parser.add_argument("--version", action=_Versions, nargs=0, help="what this program is made of")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chat = _new_parser(commands, "chat", "open the chat (the default)", exits.EPILOG)
     add_flags(chat)
@@ -193,6 +192,14 @@ def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _add_model(parser: argparse.ArgumentParser) -> None:
     flag = next(flag for flag in FLAGS if flag.field == "model")
     parser.add_argument("model", metavar="MODEL", nargs="?", type=flag.type, help=flag.help)
+
+
+class _Versions(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from engine.versions import versions
+
+        print("\n".join(f"{part} {version}" for part, version in versions().items()))
+        parser.exit()
 
 
 def _new_parser(

@@ -25,6 +25,7 @@ from app.settings import read_settings
 from app.text import one_line
 from engine import __version__
 from engine.errors import S2Error
+from engine.kernels import REINSTALL
 from engine.machine.reading import Reading
 from engine.paths import EMBEDDED_MODEL, Paths, settings_file
 from engine.remote.probe import connect
@@ -37,10 +38,14 @@ _TIMEOUT_S = 20.0
 
 # In a process of its own: a library built for another CPU kills the process that loads it.
 _NATIVE = """
-import ctypes, json
+import json
+from engine.kernels import load_library, native_build
+build = native_build()
+load_library(build.backend)
 import llama_cpp.llama_cpp as bindings
 lib = bindings._lib
-found = {"library": lib._name, "gpu_offload": bool(bindings.llama_supports_gpu_offload())}
+found = {"library": lib._name, "kernels": build.chosen}
+found["gpu_offload"] = bool(bindings.llama_supports_gpu_offload())
 found["hooks"] = int(lib.s2_abi_version()) if hasattr(lib, "s2_abi_version") else None
 found["cpu_features"] = bindings.llama_print_system_info().decode("utf-8", "replace").strip()
 print("\\n" + json.dumps(found))
@@ -144,9 +149,7 @@ def _packages() -> Finding:
     names = ("llama-cpp-python", "textual", "httpx", "starlette", "uvicorn", "numpy", "gguf")
     versions = {name: _version(name) for name in names}
     missing = [name for name, version in versions.items() if version is None]
-    return Finding(
-        "packages", versions, f"missing: {', '.join(missing)}; run packaging/chat" if missing else ""
-    )
+    return Finding("packages", versions, f"missing: {', '.join(missing)}; {REINSTALL}" if missing else "")
 
 
 def _version(package: str) -> str | None:
@@ -167,13 +170,11 @@ def _native() -> Finding:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         cause = f"signal {-done.returncode}" if done.returncode < 0 else one_line(last)
-        return Finding(
-            "native", None, f"the native library does not load ({cause}); run packaging/chat to build it"
-        )
+        return Finding("native", None, f"the native library does not load ({cause}); {REINSTALL}")
     found = json.loads(done.stdout.strip().splitlines()[-1])
     problem = ""
     if found["hooks"] is None:
-        problem = "this is llama.cpp without our hooks, nothing will run; run packaging/chat to build ours"
+        problem = f"this is llama.cpp without our hooks, nothing will run; {REINSTALL}"
     return Finding("native", found, problem)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import NativeError
+from engine.kernels import REINSTALL, load_library, native_build
 from engine.prototypes import Prototype, declare
 from engine.threads import BARRIER_SPINS
 
@@ -145,23 +146,20 @@ def llama() -> Any:
 
 def _load() -> Any:
     os.environ.setdefault("GOMP_SPINCOUNT", str(BARRIER_SPINS))  # libgomp reads it once, when it is loaded
+    _keep.append(load_library(native_build().backend))
     try:
         import llama_cpp.llama_cpp as bindings
     except (ImportError, RuntimeError, FileNotFoundError) as error:
-        raise NativeError(
-            f"llama.cpp cannot be loaded: {error}", hint="run packaging/chat to build it"
-        ) from error
+        raise NativeError(f"llama.cpp cannot be loaded: {error}", hint=REINSTALL) from error
     lib = bindings._lib
     try:
         version = lib.s2_abi_version()
     except AttributeError:
-        raise NativeError(
-            f"{lib._name} is llama.cpp without our hooks", hint="run packaging/chat to install our build"
-        ) from None
+        raise NativeError(f"{lib._name} is llama.cpp without our hooks", hint=REINSTALL) from None
     if version != ABI_VERSION:
         raise NativeError(
             f"{lib._name} has hooks of version {version}, this is for {ABI_VERSION}",
-            hint="run packaging/chat to rebuild it",
+            hint=REINSTALL,
         )
     declare(lib, _HOOKS)
     callback = bindings.llama_log_callback(lambda level, text, _: log.write(level, text))

@@ -20,6 +20,8 @@ NATIVE_IMPORTS = ("diskcache==5.6.3", "jinja2==3.1.6", "typing-extensions==4.16.
 EDITABLE = ("hatchling==1.33.0", "editables==0.6")
 # cuBLAS for packaging/cuda-check, where the toolkit has none; goes with CUDA 13.
 CUDA = ("nvidia-cublas==13.0.2.14",)
+# What installs the wheels of a package: Debian keeps pip apart from Python.
+INSTALLER = ("pip==26.3",)
 # What builds the native wheel, in an environment of its own.
 NATIVE_TOOLS = ("scikit-build-core==1.1.2", "cmake==4.4.5", "ninja==1.13.2")
 
@@ -32,6 +34,7 @@ def main() -> int:
     compile_lock("dev.lock", [*runtime, *parse_array(pyproject, "dev")])
     compile_lock("native.lock", list(NATIVE_TOOLS))
     compile_lock("cuda.lock", list(CUDA))
+    compile_lock("installer.lock", list(INSTALLER))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Builds the native wheel and prints where it is: `python3 packaging/native.py [--cpu | --stock] [--keep]`.
+"""Builds the native wheel and prints where it is: `native.py [--cpu | --portable | --stock] [--keep]`.
 
 --stock builds the same source unpatched, for comparison, and prints the folder of its libraries
 (for LLAMA_CPP_LIB_PATH).
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from s2build.console import say
 from s2build.cuda import CPU, choose_preset, find_gpu, find_toolkit
+from s2build.kernels import portable_preset
 from s2build.problem import SetupError
 from s2build.wheel import native_wheel
 
@@ -23,6 +24,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cpu", action="store_true", help="leave a GPU alone")
+    parser.add_argument("--portable", action="store_true", help="for any processor of this architecture")
     parser.add_argument("--stock", action="store_true", help="the original, on the CPU")
     parser.add_argument(
         "--keep", action="store_true", help="keep the build tree, so that the next build is short"
@@ -31,6 +33,8 @@ def main() -> int:
     try:
         if options.stock:
             print(unpacked_libraries(native_wheel(CPU, patched=False)))
+        elif options.portable:
+            print(native_wheel(portable_preset(), keep_tree=options.keep))
         else:
             preset, notice = choose_preset(find_gpu(), find_toolkit(), cpu_only=options.cpu)
             if notice:

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from engine.bench import kernel_check, main
-from engine.bench.ggml import TYPES, Library, library_folder
+from engine.bench.ggml import TYPES, Library
 from engine.bench.kernel_check import check
 from engine.bench.kernels import KINDS, _stock, last_level_cache
 from engine.errors import NativeError
+from engine.kernels import library_folder
 
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return Library(library_folder())
+    return Library()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from s2build.cuda import (
+    ARCHS_ENV,
     CPU,
     Gpu,
     Toolkit,
@@ -114,6 +115,14 @@ def test_a_gpu_with_a_toolkit_is_used_unless_the_person_says_no() -> None:
 def test_a_gpu_that_does_not_tell_is_asked_by_cmake() -> None:
     preset, _ = choose_preset(Gpu("", jetson=False), Toolkit("nvcc", "13.0"), cpu_only=False)
     assert preset.defines["CMAKE_CUDA_ARCHITECTURES"] == "native"
+
+
+def test_a_gpu_may_be_named_where_none_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ARCHS_ENV, "87")
+    assert gpu_present(tmp_path)
+    preset, notice = choose_preset(find_gpu(tmp_path), Toolkit("nvcc", "12.6"), cpu_only=False)
+    assert preset.defines["CMAKE_CUDA_ARCHITECTURES"] == "87"
+    assert not notice
 
 
 @pytest.mark.parametrize(("jetson", "package"), [(True, "cuda-toolkit-12-6"), (False, "nvidia-cuda-toolkit")])

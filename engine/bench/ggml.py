@@ -10,8 +10,6 @@ import ctypes
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
-from importlib.util import find_spec
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import NativeError
+from engine.kernels import REINSTALL, load_library, native_build
 from engine.prototypes import Prototype, declare
 from engine.threads import BARRIER_SPINS
 
@@ -90,30 +89,18 @@ _CPU: dict[str, Prototype] = {
 }
 
 
-def library_folder() -> Path:
-    """Where llama-cpp-python would load its libraries from; it is not imported for that."""
-    override = os.environ.get("LLAMA_CPP_LIB_PATH")
-    if override:
-        return Path(override)
-    spec = find_spec("llama_cpp")
-    if spec is None or spec.origin is None:
-        raise NativeError("llama-cpp-python is not installed", hint="run packaging/chat to build it")
-    return Path(spec.origin).parent / "lib"
-
-
 class Library:
-    """ggml of one folder. A process can hold one only: a second of the same name would be the first again."""
+    """ggml as it is installed. A process can hold one only: a second would be the first again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", str(BARRIER_SPINS))  # as the engine does, and read once
+        build = native_build()
+        cpu = load_library(build.backend)
+        base = load_library(build.folder / "libggml-base.so")
         try:
-            base = ctypes.CDLL(str(folder / "libggml-base.so"))
-            cpu = ctypes.CDLL(str(folder / "libggml-cpu.so"))
             self._functions = declare(base, _BASE) | declare(cpu, _CPU)
-        except (OSError, AttributeError) as error:
-            raise NativeError(
-                f"ggml cannot be used: {error}", hint="run packaging/chat to build it"
-            ) from error
+        except AttributeError as error:
+            raise NativeError(f"ggml cannot be used: {error}", hint=REINSTALL) from error
         registry = self.call("ggml_backend_cpu_reg")
         self.device: int = self.call("ggml_backend_reg_dev_get", registry, 0)
         self._extra = self.call(

@@ -24,7 +24,7 @@ import numpy as np
 
 from engine.bench.child import Child, serve
 from engine.bench.decode import stock_library
-from engine.bench.ggml import F32, I32, TYPES, Backend, Context, Library, library_folder
+from engine.bench.ggml import F32, I32, TYPES, Backend, Context, Library
 from engine.bench.kernel_check import check
 from engine.bench.report import machine, ratio, show
 from engine.device import detect
@@ -66,7 +66,7 @@ def run(args: Namespace) -> None:
     everything = tuple(TYPES) if args.check else _TIMED
     types = _chosen(args.types, TYPES, "type") if args.types else everything
     kinds = _chosen(args.kinds, KINDS, "kind")
-    library = Library(library_folder())
+    library = Library()
     if args.check:
         _check(library, types, kinds, as_json=args.json)
         return
@@ -273,7 +273,7 @@ def _stock(library: Path, name: str, kind: str, threads: int) -> Child:
 
 
 def _main(name: str, kind: str, threads: str) -> None:
-    library = Library(library_folder())
+    library = Library()
     with Passes(library, name, kind, [1], int(threads), exact=False) as passes:
         serve(lambda: lambda _: passes.time(1))
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from engine.bench.report import show
 from engine.errors import NativeError
+from engine.kernels import REINSTALL
 from engine.native import llama
 
 _FOLDER = Path(__file__).parents[2] / "assets" / "routes"
@@ -172,7 +173,7 @@ def native_replay(
     try:
         function = lib.s2_policy_replay
     except AttributeError:
-        raise NativeError("this build cannot replay", hint="run packaging/chat to rebuild it") from None
+        raise NativeError("this build cannot replay", hint=REINSTALL) from None
     function.restype = ctypes.c_int64
     function.argtypes = [ctypes.c_void_p, *[ctypes.c_int32] * 6, *[ctypes.c_float] * 3]
     experts = np.ascontiguousarray(trace.experts, dtype=np.int32)

@@ -72,12 +72,17 @@ def allowed_cpus(root: Path) -> list[int]:
 
 def features(root: Path) -> list[str]:
     """Those that matter to the kernels of this program and of llama.cpp."""
+    have = all_features(root)
+    return [feature for feature in _FEATURES if feature in have]
+
+
+def all_features(root: Path) -> set[str]:
+    """As the kernel names them; empty where it does not say."""
     for line in line_blocks(root, _CPUINFO):
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):
-            have = set(value.split())
-            return [feature for feature in _FEATURES if feature in have]
-    return []
+            return set(value.split())
+    return set()
 
 
 def line_blocks(root: Path, name: str) -> list[str]:

@@ -16,7 +16,7 @@ from s2build.recipe import file_sha256
 
 _SUM = "sha256"
 _KEPT_ENTRIES = 8
-_TREE_DAYS = 30
+_OLD_DAYS = 30
 
 
 class Cache:
@@ -41,6 +41,10 @@ class Cache:
     @property
     def trees(self) -> Path:
         return self.root / "trees"
+
+    @property
+    def wheelhouses(self) -> Path:
+        return self.root / "wheelhouses"
 
     def wheel(self, key: str) -> Path | None:
         """The wheel kept under `key`; None without one, also when it is not the one that was put there."""
@@ -84,12 +88,12 @@ class Cache:
             yield
 
     def prune(self) -> None:
-        """Drops the builds used longest ago and build trees nobody came back for."""
+        """Drops the builds used longest ago, and build trees and wheelhouses nobody came back for."""
         entries = sorted(
             self.root.glob(f"*/{_SUM}"), key=lambda path: path.parent.stat().st_mtime, reverse=True
         )
         for entry in entries[_KEPT_ENTRIES:]:
             shutil.rmtree(entry.parent, ignore_errors=True)
-        for tree in self.trees.glob("*"):
-            if time.time() - tree.stat().st_mtime > _TREE_DAYS * 86400:
-                shutil.rmtree(tree, ignore_errors=True)
+        for folder in (*self.trees.glob("*"), *self.wheelhouses.glob("*")):
+            if time.time() - folder.stat().st_mtime > _OLD_DAYS * 86400:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -43,10 +43,11 @@ def run(
     assert process.stdout is not None
     lines: list[str] = []
     try:
-        for line in process.stdout:
-            lines.append(line)
-            if on_line:
-                on_line(line)
+        with process.stdout:
+            for line in process.stdout:
+                lines.append(line)
+                if on_line:
+                    on_line(line)
         return Outcome(process.wait() == 0, "".join(lines))
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)

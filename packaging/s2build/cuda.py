@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from s2build.children import printed
 
 # Jetson boards before JetPack 7 have no nvidia-smi that tells; the model name does.
 _JETSON_ARCHS = (("thor", "110"), ("orin", "87"), ("xavier", "72"))
+#: Names the architectures to build for where no GPU can be seen, as in the build of a container image.
+ARCHS_ENV = "S2CHAT_CUDA_ARCHS"
 _ASK_GPU = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
 
 
@@ -33,11 +35,17 @@ class Toolkit:
 
 @dataclass(frozen=True)
 class Preset:
-    """What the native library is built for. `name` is part of the cache key, `defines` go to CMake."""
+    """What the native library is built for. `name` is part of the cache key, `defines` go to CMake.
+
+    `platform` is the tag of a wheel for other machines than this one, "" for this one alone; `kernels` are
+    those it brings beside the oldest ones, with the processor features each asks for, best first.
+    """
 
     name: str
     defines: dict[str, str]
     nvcc: str = ""
+    platform: str = ""
+    kernels: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def cuda(self) -> bool:
@@ -65,7 +73,10 @@ def parse_nvcc_release(text: str) -> str:
 
 
 def find_gpu(root: Path = Path("/")) -> Gpu | None:
-    """The GPU of this machine; `root` stands for / in tests."""
+    """The GPU of this machine, or the one that is to be built for; `root` stands for / in tests."""
+    named = os.environ.get(ARCHS_ENV)
+    if named:
+        return Gpu(named, jetson=False)
     arch = jetson_arch(root)
     if arch or (root / "etc/nv_tegra_release").exists():
         return Gpu(arch, jetson=True)
@@ -77,7 +88,7 @@ def find_gpu(root: Path = Path("/")) -> Gpu | None:
 def gpu_present(root: Path = Path("/")) -> bool:
     """Whether find_gpu() would find one; asks no driver, so it takes no time."""
     marks = (root / "dev/nvidia0", root / "etc/nv_tegra_release")
-    return any(mark.exists() for mark in marks) or jetson_arch(root) != ""
+    return bool(os.environ.get(ARCHS_ENV)) or any(mark.exists() for mark in marks) or jetson_arch(root) != ""
 
 
 def jetson_arch(root: Path) -> str:

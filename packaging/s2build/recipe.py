@@ -20,8 +20,17 @@ SDIST_NAME = f"llama_cpp_python-{UPSTREAM_VERSION}.tar.gz"
 SDIST_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 SDIST_REQUIREMENT = f"llama-cpp-python=={UPSTREAM_VERSION} --hash=sha256:{SDIST_SHA256}"
 
+BUILD_FILES = ("CMakeLists.txt", "LICENSE-libgomp")  # of native/, beside the source that is built
 # Changes of these change what comes out; changes of the rest of this package do not.
-_RECIPE_FILES = ("patching.py", "recipe.py", "source.py", "tools.py", "wheel.py", "wheel_hook.py")
+_RECIPE_FILES = (
+    "kernels.py",
+    "patching.py",
+    "recipe.py",
+    "source.py",
+    "tools.py",
+    "wheel.py",
+    "wheel_hook.py",
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ def hook_symbols() -> set[str]:
 
 def make_inputs(*, preset: str, compiler: str, cpu: str, patched: bool) -> Inputs:
     here = Path(__file__).parent
-    recipe = [*(here / name for name in _RECIPE_FILES), TOOLS_LOCK, NATIVE / "CMakeLists.txt"]
+    recipe = [*(here / name for name in _RECIPE_FILES), TOOLS_LOCK, *(NATIVE / name for name in BUILD_FILES)]
     sources = [*patch_files(), *sidecar_files()] if patched else []
     return Inputs(
         version=our_version() if patched else UPSTREAM_VERSION,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import filecmp
+import json
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from s2build.patching import apply_patch
 from s2build.pip import pip, pip_problem
 from s2build.problem import SetupError
 from s2build.recipe import (
+    BUILD_FILES,
     NATIVE,
     SDIST_NAME,
     SDIST_REQUIREMENT,
     SDIST_SHA256,
+    UPSTREAM_COMMIT,
     UPSTREAM_VERSION,
     file_sha256,
     patch_files,
@@ -70,12 +74,23 @@ def check_sha256(path: Path, expected: str) -> None:
         )
 
 
-def make_source(sdist: Path, source: Path, *, version: str, patched: bool) -> None:
+def make_source(
+    sdist: Path,
+    source: Path,
+    *,
+    version: str,
+    patched: bool,
+    kernels: Mapping[str, Sequence[str]] | None = None,
+) -> None:
     """Brings `source` to what is to be built. Files that are right already keep their time: ninja looks."""
     fresh = source.with_name(source.name + ".fresh")
     shutil.rmtree(fresh, ignore_errors=True)
     extract(sdist, fresh)
-    shutil.copy(NATIVE / "CMakeLists.txt", fresh)
+    for name in BUILD_FILES:
+        shutil.copy(NATIVE / name, fresh)
+    # What the engine reads of its library: where it comes from, and which kernels a machine may choose from.
+    build = {"llama.cpp": UPSTREAM_COMMIT, "kernels": kernels or {}}
+    (fresh / "s2-build.json").write_text(json.dumps(build, indent=1) + "\n")
     if patched:
         set_version(fresh / "llama_cpp/__init__.py", version)
         for patch in patch_files():

@@ -27,7 +27,8 @@ def native_wheel(
     """The wheel for this machine. `keep_tree` keeps the objects: the next build compiles only changes."""
     cache = cache or Cache.default()
     compiler = find_compiler()
-    inputs = make_inputs(preset=preset.name, compiler=compiler.text, cpu=cpu_features(), patched=patched)
+    cpu = preset.platform or cpu_features()
+    inputs = make_inputs(preset=preset.name, compiler=compiler.text, cpu=cpu, patched=patched)
     wheel = cache.wheel(inputs.key)
     if wheel:
         return wheel
@@ -47,8 +48,11 @@ def _build(
     tools = build_tools(cache)
     with Step(f"source of llama.cpp {UPSTREAM_COMMIT}"):
         sdist = fetch_sdist(cache.sdist, tools)
-        make_source(sdist, tree / "source", version=inputs.version, patched=patched)
-    built = _run_hook(tree, tools, _settings(tree, preset), build_environment(tools, compiler, jobs), preset)
+        make_source(sdist, tree / "source", version=inputs.version, patched=patched, kernels=preset.kernels)
+    environment = build_environment(tools, compiler, jobs)
+    if preset.platform:
+        environment["_PYTHON_HOST_PLATFORM"] = preset.platform
+    built = _run_hook(tree, tools, _settings(tree, preset), environment, preset)
     check_wheel(built, hook_symbols() if patched else set(), cuda=preset.cuda)
     wheel = cache.put(inputs.key, built)
     if not keep_tree:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from s2build.recipe import UPSTREAM_COMMIT, our_version
 from support import paths_in
 
 from app import exits
@@ -16,6 +17,7 @@ from app.cli import main
 from app.flags import FLAGS
 from engine import __version__
 from engine.errors import BadRequest, Busy, ContextFull, EngineCrashed, ModelError, S2Error
+from engine.native import llama
 
 COMMANDS = ("chat", "run", "status", "stop", "doctor", "plan", "models")
 
@@ -34,7 +36,12 @@ def s2chat(home: Path, *words: str, stdin: str = "", **more: str) -> subprocess.
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
-    assert capsys.readouterr().out == f"s2chat {__version__}\n"
+    lines = dict(line.rsplit(" ", 1) for line in capsys.readouterr().out.splitlines())
+    assert lines["s2chat"] == __version__
+    assert lines["llama.cpp"] == UPSTREAM_COMMIT
+    assert lines["llama-cpp-python"] == our_version()
+    assert int(lines["hooks"]) == llama()._lib.s2_abi_version()
+    assert lines["model"] == "SmolMoE-32x8"
 
 
 def test_help_names_every_command_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
