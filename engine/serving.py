@@ -32,6 +32,11 @@ class TooLarge(BadRequest):
     status = 413
 
 
+class NoSuchModel(BadRequest):
+    code = "model_not_found"  # OpenAI's word
+    status = 404
+
+
 def answer(body: object, status: int = 200) -> Response:
     return Response(dumps(body), status, media_type="application/json")
 

@@ -1,8 +1,8 @@
 """Several clients at once for as long as one likes, with cancels, broken connections, budgets and kills.
 
-What comes is compared with what came when nothing else did. In the first half of the time the engine is killed
-again and again, and a client starts it anew; the engine of the second half lives on, so that growth would show.
-It is one of its own, in a folder of its own.
+What comes is compared with what came when nothing else did. In the first half of the time the engine is
+killed again and again, and a client starts it anew; the engine of the second half lives on, so that growth
+would show. It is one of its own, in a folder of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.bench.visitor import Asked, Expected, Home, Tally, Talk, Visitor, questions
+from engine.bench.visitor import Asked, Expected, Home, Talk, Tally, Visitor, questions
 from engine.errors import BadRequest, NativeError
 from engine.launcher import find_engine
 from engine.memory import rss_bytes
@@ -51,7 +51,7 @@ class Life:
 
 @dataclass(slots=True)
 class Verdict:
-    """`rss_growth`: the worst of all engines, as a share; `rss_mib`: of the longest life, warm and at its end."""
+    """`rss_growth`: the worst of all engines, a share; `rss_mib`: of the longest life, at first and last."""
 
     passed: bool
     seconds: float

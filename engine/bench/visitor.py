@@ -1,8 +1,8 @@
-"""One client of an engine that may die at any moment: its conversation, and how it gets its answers all the same.
+"""One client of an engine that may die at any moment: its conversations, and how it gets its answers.
 
-Prompts are longer than a narrow pass and follow-up questions shorter, so each answer has two forms: that of a
-conversation read from its first token, and that of one whose first turn stands in the cache. Each is the same to
-the last character whatever happens.
+Prompts are longer than a narrow pass and follow-up questions shorter, so each answer has two forms: that of
+a conversation read from its first token, and that of one whose first turn stands in the cache. Each is the
+same to the last character whatever happens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from engine.request import MODES
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
 
     from engine.paths import Paths
 
@@ -52,8 +51,12 @@ def questions(client: int, number: int) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened to requests. `mixed`: answers that were not those of their prompts; `lost`: questions that
-    nobody answered, `hung` those of them that waited for too long; `broken`: connections that died."""
+    """What happened to requests.
+
+    `mixed`: answers that were not those of their prompts; `lost`: questions that nobody answered, `hung`
+    those of them that waited for too long; `broken`: connections that died; `starts`: of the engine, by
+    clients; `notes`: the first few oddities, in words.
+    """
 
     answers: int = 0
     conversations: int = 0
@@ -65,7 +68,7 @@ class Tally:
     lost: int = 0
     hung: int = 0
     slowest_cancel_s: float = 0.0
-    notes: list[str] = field(default_factory=list)  # the first few oddities, in words
+    notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
         if len(self.notes) < _MOST_NOTES:
@@ -99,7 +102,7 @@ class Asked:
 
 
 class Expected:
-    """What is answered when nothing else happens, by what was said and whether it is read from its beginning."""
+    """What is answered when nothing else happens, by what was said and whether its beginning was cached."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[Talk, bool], str] = {}
@@ -145,7 +148,12 @@ class Visitor:
     """Holds its conversations one after the other, for ever. `gate` is open while it may ask."""
 
     def __init__(
-        self, home: Home, talks: list[tuple[str, str]], expected: Expected, tally: Tally, random: random.Random
+        self,
+        home: Home,
+        talks: list[tuple[str, str]],
+        expected: Expected,
+        tally: Tally,
+        random: random.Random,
     ) -> None:
         self._home, self._talks, self._expected = home, talks, expected
         self._tally, self._random = tally, random
