@@ -11,7 +11,9 @@ _TEXT = {"type": "string"}
 _FLAG = {"type": "boolean"}
 _ANY = {"type": "object"}
 _COUNT = {"type": "integer", "minimum": 0}
-_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1}}
+_MOST = {"type": "integer", "anyOf": [{"minimum": 1}, {"const": -1}]}  # tokens; -1 is as many as fit
+_REQUEST = {"type": "string", "minLength": 1, "maxLength": 128}
 
 _REASONS = {
     400: "it makes no sense as it stands, is not offered, or does not fit the context",
@@ -64,12 +66,12 @@ def description() -> dict[str, Any]:
             ),
             "/cancel": _post(
                 "Ends a request",
-                _object({"request_id": _TEXT}, "request_id"),
+                _object({"request_id": _REQUEST}, "request_id"),
                 _object({"cancelled": _FLAG}, "cancelled"),
             ),
             "/watch": _post(
                 "Has a running request show its blocks, or no longer",
-                _object({"request_id": _TEXT, "blocks": _FLAG}, "request_id", "blocks"),
+                _object({"request_id": _REQUEST, "blocks": _FLAG}, "request_id", "blocks"),
                 _object({"watched": _FLAG}, "watched"),
             ),
         },
@@ -106,8 +108,8 @@ def _common() -> dict[str, Any]:
         "n": {"const": 1},
         "stream": _FLAG,
         "stream_options": _object({"include_usage": _FLAG}),
-        "max_tokens": _whole(-1, 1 << 20),
-        "max_completion_tokens": _whole(-1, 1 << 20),
+        "max_tokens": _MOST,
+        "max_completion_tokens": _MOST,
         "stop": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 64}]},
         "seed": _whole(-1, (1 << 32) - 1),
         "temperature": _number(0, 100),
@@ -124,7 +126,7 @@ def _common() -> dict[str, Any]:
         "draft_experts": _whole(1, 1 << 16),
         "draft_length": _whole(0, MAX_DRAFT_LENGTH),
         "user": _TEXT,
-        "request_id": {"type": "string", "minLength": 1, "maxLength": 128},
+        "request_id": _REQUEST,
         "return_tokens": _FLAG,
         "return_blocks": _FLAG,
         "return_progress": _FLAG,

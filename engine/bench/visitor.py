@@ -187,12 +187,13 @@ class Visitor:
                 asked = await asyncio.wait_for(self._ask(talk), _LONGEST_S)
             except asyncio.TimeoutError:
                 self._tally.hung += 1
+                self._tally.note(f"no answer within {_LONGEST_S:g} s to {talk[0][1][:12]!r}")
                 return None
-            except EngineUnavailable as error:
+            except EngineUnavailable:
                 self._tally.broken += 1
-                self._tally.note(f"broken: {error.line()}")
                 failures += 1
-                self._tally.starts += await self._home.settle()
+                started = await self._home.settle()
+                self._tally.starts += started
             else:
                 if asked.finish == "max_tokens":
                     self._tally.answers += 1
