@@ -27,6 +27,7 @@ from engine.errors import BadRequest, NativeError
 from engine.launcher import find_engine
 from engine.memory import rss_bytes
 from engine.paths import Paths
+from engine.together import until_one_ends
 
 _TALKS_EACH = 2
 _QUIET_EVERY_S = 20.0
@@ -101,7 +102,7 @@ class _Soak:
         talks = [[questions(client, number) for number in range(_TALKS_EACH)] for client in range(clients)]
         await self._learn([asked for own in talks for asked in own])
         visitors = [self._visitor(own) for own in talks]
-        await self._together(visitors, seconds)
+        await until_one_ends(*(visitor.stay() for visitor in visitors), self._disturb(visitors, seconds))
         longest = max(self._lives, key=lambda life: len(life.rss))
         growth = max(life.growth for life in self._lives)
         tally = self._tally
@@ -146,19 +147,6 @@ class _Soak:
     def _visitor(self, talks: list[tuple[str, str]]) -> Visitor:
         home = Home(self._paths, self._model, self._threads)
         return Visitor(home, talks, self._expected, self._tally, random.Random(self._random.random()))
-
-    async def _together(self, visitors: list[Visitor], seconds: float) -> None:
-        tasks = [asyncio.create_task(visitor.stay()) for visitor in visitors]
-        keeper = asyncio.create_task(self._disturb(visitors, seconds))
-        try:
-            await asyncio.wait([keeper, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (*tasks, keeper):
-                task.cancel()
-            results = await asyncio.gather(*tasks, keeper, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
 
     async def _disturb(self, visitors: list[Visitor], seconds: float) -> None:
         """Now and then everything rests and the memory is measured; then another budget, or a kill."""
