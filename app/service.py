@@ -16,6 +16,7 @@ from engine.errors import EngineUnavailable, ModelError
 from engine.paths import Paths
 from engine.request import SPECULATION_FIELDS
 from engine.supervisor import Supervisor
+from engine.together import until_one_ends
 
 if TYPE_CHECKING:
     import argparse
@@ -64,18 +65,10 @@ class Service:
 
     async def _attend(self, client: EngineClient) -> None:
         """As long as this engine lives."""
-        tasks = [asyncio.create_task(self._watch(client))]
+        works = [self._watch(client)]
         if self._port is not None:
-            tasks.append(asyncio.create_task(self._listen(client, self._port)))
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+            works.append(self._listen(client, self._port))
+        await until_one_ends(*works)
 
     async def _watch(self, client: EngineClient) -> None:
         told: Snapshot | None = None

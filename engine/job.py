@@ -133,8 +133,15 @@ class GenerateJob:
 
 @dataclass(eq=False, slots=True)
 class LoadJob:
+    """`budget`: one that was set since `load` was asked for, as it travels in requests, and stands."""
+
     load: Load
+    budget: int | str | None = None
     cancel: Cancel = field(default_factory=Cancel)
+
+    @property
+    def wishes(self) -> dict[str, Any]:
+        return {**self.load.wishes, **({} if self.budget is None else {"budget": self.budget})}
 
 
 @dataclass(eq=False, slots=True)
@@ -151,7 +158,7 @@ class Loaded:
 
     `exact`: on this backend the exact modes keep their promise. `governor`: of the memory of its experts,
     where they are read as they are needed. `can_switch_thoughts`: requests may say whether the model thinks,
-    `can_set_effort`: how much.
+    `can_set_effort`: how much. `budget` as in a LoadJob.
     """
 
     load: Load
@@ -163,6 +170,7 @@ class Loaded:
     governor: MemoryGovernor | None = None
     can_switch_thoughts: bool = False
     can_set_effort: bool = False
+    budget: int | str | None = None
 
 
 Job: TypeAlias = GenerateJob | LoadJob

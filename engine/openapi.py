@@ -10,7 +10,21 @@ from engine.request import EFFORTS, MAX_DRAFT_LENGTH, MODES
 _TEXT = {"type": "string"}
 _FLAG = {"type": "boolean"}
 _ANY = {"type": "object"}
-_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_COUNT = {"type": "integer", "minimum": 0}
+_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1}}
+_MOST = {"type": "integer", "anyOf": [{"minimum": 1}, {"const": -1}]}  # tokens; -1 is as many as fit
+_REQUEST = {"type": "string", "minLength": 1, "maxLength": 128}
+
+_REASONS = {
+    400: "it makes no sense as it stands, is not offered, or does not fit the context",
+    401: "the token is missing or wrong",
+    403: "another host's name, or a web page that was not let in",
+    404: "no model of that name",
+    413: "the body is too large",
+    422: "the model's file was changed or cannot be read",
+    500: "a fault of the engine",
+    503: "no model is loaded",
+}
 
 
 def description() -> dict[str, Any]:
@@ -24,24 +38,41 @@ def description() -> dict[str, Any]:
             "refused where it would change an answer.",
         },
         "paths": {
-            "/health": _get("Whether a model is loaded; needs no token", _ANY),
+            "/health": _health(),
             "/metrics": _get("Counts for Prometheus, under llama-server's names", _TEXT, "text/plain"),
             "/openapi.json": _get("This description", _ANY),
-            "/v1/models": _get("The loaded model", _ANY),
-            "/v1/chat/completions": _post("An answer in a conversation", _chat(), stream=True),
-            "/v1/completions": _post("A text that goes on", _completion(), stream=True),
+            "/v1/models": _get(
+                "The loaded model", _object({"data": {"type": "array", "items": _model()}}, "data")
+            ),
+            "/v1/models/{name}": _model_of_a_name(),
+            "/v1/chat/completions": _post(
+                "An answer in a conversation", _chat(), _answer("message"), stream=True
+            ),
+            "/v1/completions": _post("A text that goes on", _completion(), _answer("text"), stream=True),
             "/count": _post(
-                "Tokens of a prompt, exactly", _object({"messages": _messages(), "prompt": _TEXT})
+                "Tokens of a prompt, exactly",
+                _object({"messages": _messages(), "prompt": _TEXT}),
+                _object({"tokens": _COUNT, "n_ctx": _COUNT}, "tokens", "n_ctx"),
             ),
             "/tokenize": _post(
                 "Text to token ids",
                 _object({"content": _TEXT, "add_special": _FLAG, "parse_special": _FLAG}, "content"),
+                _object({"tokens": _TOKENS}, "tokens"),
             ),
-            "/detokenize": _post("Token ids to text", _object({"tokens": _TOKENS}, "tokens")),
-            "/cancel": _post("Ends a request", _object({"request_id": _TEXT}, "request_id")),
+            "/detokenize": _post(
+                "Token ids to text",
+                _object({"tokens": _TOKENS}, "tokens"),
+                _object({"content": _TEXT}, "content"),
+            ),
+            "/cancel": _post(
+                "Ends a request",
+                _object({"request_id": _REQUEST}, "request_id"),
+                _object({"cancelled": _FLAG}, "cancelled"),
+            ),
             "/watch": _post(
                 "Has a running request show its blocks, or no longer",
-                _object({"request_id": _TEXT, "blocks": _FLAG}, "request_id", "blocks"),
+                _object({"request_id": _REQUEST, "blocks": _FLAG}, "request_id", "blocks"),
+                _object({"watched": _FLAG}, "watched"),
             ),
         },
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
@@ -77,8 +108,8 @@ def _common() -> dict[str, Any]:
         "n": {"const": 1},
         "stream": _FLAG,
         "stream_options": _object({"include_usage": _FLAG}),
-        "max_tokens": _whole(-1, 1 << 20),
-        "max_completion_tokens": _whole(-1, 1 << 20),
+        "max_tokens": _MOST,
+        "max_completion_tokens": _MOST,
         "stop": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 64}]},
         "seed": _whole(-1, (1 << 32) - 1),
         "temperature": _number(0, 100),
@@ -96,7 +127,7 @@ def _common() -> dict[str, Any]:
         "draft_length": _whole(0, MAX_DRAFT_LENGTH),
         "cap": _whole(1, 1 << 16),
         "user": _TEXT,
-        "request_id": {"type": "string", "minLength": 1, "maxLength": 128},
+        "request_id": _REQUEST,
         "return_tokens": _FLAG,
         "return_blocks": _FLAG,
         "return_progress": _FLAG,
@@ -142,22 +173,72 @@ def _number(low: float, high: float) -> dict[str, Any]:
     return {"type": "number", "minimum": low, "maximum": high}
 
 
-def _get(summary: str, schema: dict[str, Any], kind: str = "application/json") -> dict[str, Any]:
-    return {"get": {"summary": summary, "responses": _responses({kind: {"schema": schema}})}}
-
-
-def _post(summary: str, schema: dict[str, Any], *, stream: bool = False) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": _ANY}}
-    if stream:
-        content["text/event-stream"] = {"schema": _TEXT}
-    body = {"required": True, "content": {"application/json": {"schema": schema}}}
-    return {"post": {"summary": summary, "requestBody": body, "responses": _responses(content)}}
-
-
-def _responses(content: dict[str, Any]) -> dict[str, Any]:
-    error = _object({"code": _TEXT, "message": _TEXT, "hint": _TEXT, "type": _TEXT}, "code", "message")
-    problem = {"application/json": {"schema": _object({"error": error}, "error")}}
-    return {
-        "200": {"description": "done", "content": content},
-        "default": {"description": "why not", "content": problem},
+def _health() -> dict[str, Any]:
+    state = {
+        "status": {"enum": ["ok", "loading", "no model", "error"]},
+        "error": {"type": ["string", "null"]},
     }
+    content = {"application/json": {"schema": _object(state, "status", "error")}}
+    found = {
+        "200": {"description": "ready", "content": content},
+        "503": {"description": "not yet", "content": content},
+    }
+    what = {
+        "summary": "Whether a model is loaded; needs no token",
+        "security": [],
+        "responses": found | _refusals(403),
+    }
+    return {"get": what}
+
+
+def _model() -> dict[str, Any]:
+    return _object(
+        {"id": _TEXT, "object": {"const": "model"}, "owned_by": _TEXT, "meta": _ANY}, "id", "object"
+    )
+
+
+def _model_of_a_name() -> dict[str, Any]:
+    name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
+    found = _get("The loaded model, if that is its name", _model())
+    found["get"] |= {"parameters": [name], "responses": found["get"]["responses"] | _refusals(404)}
+    return found
+
+
+def _answer(kind: str) -> dict[str, Any]:
+    """Of a choice `kind` is what OpenAI calls the answer itself."""
+    choice = _object(
+        {"index": _COUNT, "finish_reason": {"enum": ["stop", "length", "tool_calls"]}, kind: {}}, kind
+    )
+    usage = _object(
+        {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT}, "total_tokens"
+    )
+    own = {
+        "id": _TEXT,
+        "model": _TEXT,
+        "choices": {"type": "array", "items": choice},
+        "usage": usage,
+        "timings": _ANY,
+    }
+    return _object(own, "id", "choices", "usage", "timings")
+
+
+def _get(summary: str, schema: dict[str, Any], kind: str = "application/json") -> dict[str, Any]:
+    done = {"200": {"description": "done", "content": {kind: {"schema": schema}}}}
+    return {"get": {"summary": summary, "responses": done | _refusals(401, 403)}}
+
+
+def _post(
+    summary: str, asked: dict[str, Any], answered: dict[str, Any], *, stream: bool = False
+) -> dict[str, Any]:
+    content: dict[str, Any] = {"application/json": {"schema": answered}}
+    if stream:
+        content["text/event-stream"] = {"schema": _object({"data": _TEXT}, "data")}
+    body = {"required": True, "content": {"application/json": {"schema": asked}}}
+    responses = {"200": {"description": "done", "content": content}, **_refusals(*_REASONS.keys() - {404})}
+    return {"post": {"summary": summary, "requestBody": body, "responses": responses}}
+
+
+def _refusals(*statuses: int) -> dict[str, Any]:
+    error = _object({"code": _TEXT, "message": _TEXT, "hint": _TEXT, "type": _TEXT}, "code", "message")
+    content = {"application/json": {"schema": _object({"error": error}, "error")}}
+    return {str(one): {"description": _REASONS[one], "content": content} for one in sorted(statuses)}

@@ -18,7 +18,7 @@ from engine.listening import ListenResponse
 from engine.messages import CLIENT_HEADER
 from engine.metrics import CONTENT_TYPE, metrics_text
 from engine.openapi import description
-from engine.serving import answer, error_answer, read_object
+from engine.serving import NoSuchModel, answer, error_answer, read_object
 from engine.telemetry import TelemetryResponse
 from engine.wire import (
     parse_budget_change,
@@ -68,6 +68,7 @@ def _public(calls: Calls) -> list[Route]:
         Route("/metrics", calls.metrics),
         Route("/openapi.json", calls.openapi),
         Route("/v1/models", calls.models),
+        Route("/v1/models/{name:path}", calls.model),
         Route("/v1/chat/completions", calls.chat, methods=["POST"]),
         Route("/v1/completions", calls.completion, methods=["POST"]),
         Route("/count", calls.count, methods=["POST"]),
@@ -112,6 +113,13 @@ class Calls:
 
     async def models(self, _: Request) -> Response:
         return answer({"object": "list", "data": model_list(self._state)})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        for card in model_list(self._state):
+            if card["id"] == name:
+                return answer(card)
+        raise NoSuchModel(f"no model {name!r} is loaded", hint="GET /v1/models names the one that is")
 
     async def chat(self, request: Request) -> Response:
         return await self._generate(request, parse_chat)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from engine.errors import BadRequest, S2Error
 from engine.fields import parse_object
 from engine.replies import dumps, error_object
+from engine.together import until_one_ends
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -30,6 +31,11 @@ EVENT_STREAM_START: Message = {
 class TooLarge(BadRequest):
     code = "too_large"
     status = 413
+
+
+class NoSuchModel(BadRequest):
+    code = "model_not_found"  # OpenAI's word
+    status = 404
 
 
 def answer(body: object, status: int = 200) -> Response:
@@ -56,16 +62,7 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Runs `work` to its end, or cancels it as soon as the client is gone."""
-    tasks = [asyncio.create_task(work), asyncio.create_task(_disconnected(receive))]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
+    await until_one_ends(work, _disconnected(receive))
 
 
 async def send_events(send: Send, events: bytes, *, last: bool = False) -> None:

@@ -183,13 +183,13 @@ class EngineState:
     def load_again(self) -> None:
         """What is loaded, from its files as they are now."""
         if self.loaded is not None and not self.leaving.is_set():
-            self._start_loading(self.loaded.load)
+            self._start_loading(self.loaded.load, self.loaded.budget)
 
-    def _start_loading(self, load: Load) -> None:
+    def _start_loading(self, load: Load, budget: int | str | None = None) -> None:
         if self.loading is not None:
             self.loading.cancel.set()
-        self.loading, self.loaded, self.error, self.progress = LoadJob(load), None, None, 0.0
-        self.timings, self.memory_notices = None, ()
+        self.loading, self.loaded, self.error = LoadJob(load, budget), None, None
+        self.progress, self.timings, self.memory_notices = 0.0, None, ()
         self.worker.submit_load(self.loading)
         self.touch()
 
@@ -253,14 +253,17 @@ class EngineState:
 
     async def change_budget(self, budget: Budget) -> str:
         """Takes another budget at once, also while an answer is written; returns what it means in words."""
-        if self.loaded is None:
+        loaded = self.loaded
+        if loaded is None:
             raise EngineUnavailable("no model is loaded")
-        if self.loaded.governor is None:
+        if loaded.governor is None:
             raise BadRequest(
-                f"{self.loaded.info.name} is held whole, its memory cannot be changed while it is loaded",
+                f"{loaded.info.name} is held whole, its memory cannot be changed while it is loaded",
                 hint="models of experts on the CPU can give memory back, others cannot",
             )
-        notice = await asyncio.to_thread(self.loaded.governor.set_budget, budget)
+        notice = await asyncio.to_thread(loaded.governor.set_budget, budget)
+        if self.loaded is loaded:
+            self.loaded = dataclasses.replace(loaded, budget=budget.wire)
         self._forget_conversations()
         self.touch()
         return notice

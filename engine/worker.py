@@ -107,7 +107,7 @@ class Worker(threading.Thread):
 
         info = read_model_info(job.load.path)
         device, _ = this_machine(info.path, gpu=bool(llama().llama_supports_gpu_offload()))
-        plan = make_plan(device, info, Wishes(**job.load.wishes))
+        plan = make_plan(device, info, Wishes(**job.wishes))
         flag = job.cancel.attach(CancelFlag())
         self._session = Session.load(
             job.load.path, plan, on_progress=self._progress_of(job), cancel=flag, heat=heat_cache()
@@ -125,6 +125,7 @@ class Worker(threading.Thread):
             self._governor,
             session.can_switch_thoughts,
             session.can_set_effort,
+            job.budget,
         )
         self._tell(self._state.load_done, job, loaded)
         threading.Thread(target=remember_disk, args=(info.path,), name="disk", daemon=True).start()

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
+
+from httpserver import Handler, running
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
@@ -47,17 +48,10 @@ class Hub:
         return json.dumps({**about, "private": False, "tags": [], "downloads": 0, "likes": 0}).encode()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     hub: Hub
-    protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
+    def answer(self, _: bytes) -> None:
         hub, path = self.hub, unquote(urlsplit(self.path).path)
         if hub.silent:
             hub.over.wait(60)
@@ -88,10 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(206 if begin else 200, data[begin:], {"ETag": '"of the store"', **headers})
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
+        self.send_head(status, {**headers, "Content-Length": len(body)})
         if self.command == "HEAD":
             return
         hub, sent = self.hub, 0
@@ -109,16 +100,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(hub: Hub) -> Iterator[Hub]:
-    handler = type("Handler", (_Handler,), {"hub": hub})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with running(_Handler, hub.over, hub=hub) as hub.url:
         yield hub
-    finally:
-        hub.over.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import select
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from httpserver import Handler, running
 
 STANDARD = {
     *("model", "messages", "stream", "stream_options", "temperature", "top_p", "max_tokens", "stop", "seed"),
@@ -72,22 +72,11 @@ class OpenAI:
         return [body for path, _, body in self.asked if path.endswith("completions")]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server_state: OpenAI
-    protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        self._serve({})
-
-    def do_POST(self) -> None:
-        length = int(self.headers.get("content-length", 0))
-        self._serve(json.loads(self.rfile.read(length) or b"{}"))
-
-    def _serve(self, body: dict[str, Any]) -> None:
-        state = self.server_state
+    def answer(self, content: bytes) -> None:
+        state, body = self.server_state, json.loads(content or b"{}")
         state.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
         path = self.path.removeprefix(state.prefix) if self.path.startswith(state.prefix) else ""
         if state.redirects_to:
@@ -121,10 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self) -> None:
         state = self.server_state
-        self.send_response(200)
-        self.send_header("content-type", state.kind)
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
+        self.send_head(200, {"content-type": state.kind, "transfer-encoding": "chunked"})
         try:
             for piece in state.answer:
                 self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
@@ -150,11 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(error).encode(), "application/json", headers)
 
     def _send(self, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        named = {"content-type": kind, "content-length": str(len(body)), **(headers or {})}
-        for name, value in named.items():
-            self.send_header(name, value)
-        self.end_headers()
+        self.send_head(status, {"content-type": kind, "content-length": len(body), **(headers or {})})
         with suppress(ConnectionError):
             self.wfile.write(body)
 
@@ -164,32 +146,6 @@ def serving(
     state: OpenAI, certificate: Path | None = None, port: int = 0, host: str = "127.0.0.1"
 ) -> Iterator[OpenAI]:
     """`certificate`: a PEM file with certificate and key, for https."""
-    handler = type("Handler", (_Handler,), {"server_state": state})
-    server = (_Server6 if ":" in host else _Server)((host, port), handler)
-    scheme = "http"
-    if certificate is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        scheme = "https"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    state.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.server_address[1]}"
-    try:
+    where: dict[str, Any] = {"certificate": certificate, "port": port, "host": host}
+    with running(_Handler, state.over, server_state=state, **where) as state.url:
         yield state
-    finally:
-        state.over.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        """Clients that leave are what these tests are about."""
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6

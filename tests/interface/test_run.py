@@ -25,7 +25,9 @@ LONG = ("-n", "100000", "--temp", "0")  # with these prompts the likeliest answe
 
 
 def start(home: Path, *words: str, **more: Any) -> subprocess.Popen[bytes]:
+    """Unbuffered: `communicate` would miss what a `read` before it took from the pipe beyond its count."""
     options: dict[str, Any] = {
+        "bufsize": 0,
         "stdin": subprocess.DEVNULL,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,

@@ -42,10 +42,14 @@ def test_a_file_that_was_touched_is_loaded_again(engine: Handle, tmp_path: Path)
     model = copy_embedded(tmp_path)
     load(engine, model)
     text = ask(engine)
+    budget = call(engine.socket, "GET", "/budget")["budget_bytes"]
     os.utime(model)
     with pytest.raises(ModelError, match=f"{model.name}: was changed while it was in use"):
         ask(engine)
     assert ask(engine) == text, "asked at once: it waits for the model"
+    assert call(engine.socket, "GET", "/budget")["budget_bytes"] == budget < 500 << 20
+    asked = LOAD | {"model": str(model), "n_ctx": 512, "budget": "500M"}
+    assert call(engine.socket, "POST", "/load", asked)["state"] == "ready", "it is the same model still"
 
 
 def test_a_file_that_was_cut_is_refused_by_name(engine: Handle, tmp_path: Path) -> None:

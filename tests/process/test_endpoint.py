@@ -1,101 +1,18 @@
-"""The endpoint other programs use: a guarded port, the stock OpenAI client, and no input that breaks it."""
+"""The endpoint other programs use: a guarded port, fair turns, counts and figures."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
-import openai
 import pytest
-from processes import make_paths, until
+from endpoint import ORIGIN, get, listening
+from processes import until
 from test_server import ENDLESS, Stream, ask, chat, stream, work
-from toys import write_llama
 
 from engine import errors
-from engine.launcher import Handle, ensure_engine
+from engine.launcher import Handle
 from engine.probe import UnixConnection, call
-
-TOOL_TEMPLATE = (
-    "{% if tools %}<|im_start|>tools, to be called as <tool_call>: {{ tools | tojson }}<|im_end|>{% endif %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>"
-    "{% endfor %}<|im_start|>"
-)
-PICK: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "pick",
-        "parameters": {
-            "type": "object",
-            "properties": {"colour": {"enum": ["red", "green"]}, "sure": {"type": "boolean"}},
-            "required": ["colour", "sure"],
-        },
-    },
-}
-BOOK = {
-    "type": "object",
-    "properties": {"title": {"type": "string", "maxLength": 12}, "kind": {"enum": ["novel", "poem"]}},
-    "required": ["title", "kind"],
-    "additionalProperties": False,
-}
-ORIGIN = "http://localhost:3000"
-
-
-@contextmanager
-def listening(engine: Handle, **body: Any) -> Iterator[tuple[int, str]]:
-    """The port and the token of an endpoint that is open meanwhile."""
-    opened = Stream(engine, {"port": 0, **body}, "/listen")
-    try:
-        place = next(opened.events())
-        assert place["host"] == "127.0.0.1"
-        yield place["port"], Path(place["token_file"]).read_text().strip()
-    finally:
-        opened.close()
-
-
-@pytest.fixture(scope="module")
-def port(loaded: Handle) -> Iterator[tuple[int, str]]:
-    with listening(loaded, origins=[ORIGIN]) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def client(port: tuple[int, str]) -> Iterator[openai.OpenAI]:
-    url = f"http://127.0.0.1:{port[0]}/v1"
-    with openai.OpenAI(base_url=url, api_key=port[1], max_retries=0, timeout=120) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def toy() -> Iterator[Handle]:
-    """An engine with a tiny model of random weights whose template has tools."""
-    with tempfile.TemporaryDirectory(prefix="s2-") as root:
-        model = write_llama(Path(root) / "toy.gguf", template=TOOL_TEMPLATE)
-        handle = ensure_engine(make_paths(Path(root)), service=True)
-        call(handle.socket, "POST", "/load", {"model": str(model), "n_ctx": 1024, "n_threads": 1})
-        until(lambda: call(handle.socket, "GET", "/health")["status"] == "ok", 120)
-        yield handle
-        assert handle.process is not None
-        handle.process.kill()
-        handle.process.wait()
-
-
-def get(
-    port: int, path: str, method: str = "GET", **headers: str
-) -> tuple[int, Any, http.client.HTTPMessage]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    connection.request(method, path, headers=named)
-    reply = connection.getresponse()
-    body = reply.read()
-    connection.close()
-    return reply.status, body, reply.headers
-
 
 # --- who gets in
 
@@ -162,107 +79,6 @@ def refuses(port: int) -> bool:
     return False
 
 
-# --- the stock client
-
-
-def test_chat_with_logprobs(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(
-        model="any",
-        messages=[{"role": "user", "content": "Name a fruit."}],
-        max_tokens=4,
-        temperature=0,
-        seed=1,
-        presence_penalty=0.5,
-        frequency_penalty=0.5,
-        logprobs=True,
-        top_logprobs=2,
-    )
-    (choice,) = answer.choices
-    assert choice.logprobs is not None
-    entries = choice.logprobs.content or []
-    assert b"".join(bytes(entry.bytes or []) for entry in entries).decode() == choice.message.content
-    assert all(entry.logprob <= entry.top_logprobs[0].logprob <= 0 for entry in entries)
-    assert [len(entry.top_logprobs) for entry in entries] == [2] * 4
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 4
-
-
-@pytest.mark.parametrize("options", [None, {"include_usage": True}, {"include_usage": False}])
-def test_a_stream_has_usage_when_asked(client: openai.OpenAI, options: Any) -> None:
-    asked = {} if options is None else {"stream_options": options}
-    chunks = list(
-        client.chat.completions.create(
-            model="any",
-            messages=[{"role": "user", "content": "Name a fruit."}],
-            max_tokens=3,
-            stream=True,
-            extra_body={"mode": "s2-exact", "draft_experts": 2, "draft_length": 2},
-            **asked,
-        )
-    )
-    wanted = bool(options and options["include_usage"])
-    assert bool(chunks[-1].usage) == wanted
-    assert all(chunk.choices for chunk in chunks[: -1 if wanted else None])
-    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
-
-
-@pytest.mark.parametrize("mode", ["ar", "s2-exact"])
-def test_an_answer_in_a_wanted_format(client: openai.OpenAI, mode: str) -> None:
-    answer = client.chat.completions.create(
-        model="any",
-        messages=[{"role": "user", "content": "A book, please."}],
-        max_tokens=60,
-        temperature=0.8,
-        seed=3,
-        response_format={"type": "json_schema", "json_schema": {"name": "book", "schema": BOOK}},
-        extra_body={"mode": mode},
-    )
-    assert answer.choices[0].finish_reason == "stop"
-    found = json.loads(answer.choices[0].message.content or "")
-    assert found["kind"] in ("novel", "poem")
-    assert len(found["title"]) <= 12
-
-
-def test_the_rest_of_the_client(client: openai.OpenAI) -> None:
-    (model,) = client.models.list().data
-    text = client.completions.create(
-        model=model.id, prompt="One, two, three,", max_tokens=3, stop=["zz"], logprobs=1
-    )
-    logprobs = text.choices[0].logprobs
-    assert logprobs is not None
-    assert logprobs.text_offset is not None
-    assert (len(logprobs.tokens or []), logprobs.text_offset[0]) == (3, 0)
-    for wrong in ({"n": 2}, {"logit_bias": {"1": 1}}, {"tools": [PICK]}):
-        with pytest.raises(openai.BadRequestError):
-            client.chat.completions.create(
-                model=model.id,
-                messages=[{"role": "user", "content": "x"}],
-                max_tokens=1,
-                **wrong,  # type: ignore[arg-type]
-            )
-    stranger = client.with_options(api_key="wrong")
-    with pytest.raises(openai.AuthenticationError):
-        stranger.models.list()
-
-
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "pick"}}])
-def test_a_tool_that_must_be_called_is_called(toy: Handle, choice: Any) -> None:
-    body = chat("Which?", max_tokens=200, tools=[PICK], tool_choice=choice, temperature=1, seed=5)
-    (found,) = ask(toy, body)["choices"]
-    assert found["finish_reason"] == "tool_calls"
-    (made,) = found["message"]["tool_calls"]
-    assert made["function"]["name"] == "pick"
-    arguments = json.loads(made["function"]["arguments"])
-    assert arguments["colour"] in ("red", "green")
-    assert isinstance(arguments["sure"], bool)
-    told = [
-        *body["messages"],
-        {"role": "assistant", "content": None, "tool_calls": [made]},
-        {"role": "tool", "tool_call_id": made["id"], "content": "done"},
-    ]
-    assert ask(toy, {"messages": told, "tools": [PICK], "max_tokens": 2})["choices"]
-
-
 # --- waiting, counting, figures
 
 
@@ -319,38 +135,3 @@ def figures(engine: Handle) -> dict[str, float]:
     connection.close()
     rows = [line.split() for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in rows}
-
-
-# --- anything at all
-
-
-def test_no_request_of_our_own_description_breaks_it(toy: Handle) -> None:
-    schemathesis = pytest.importorskip("schemathesis")  # from Python 3.11 on
-    hypothesis = pytest.importorskip("hypothesis")
-    broken: list[str] = []
-    described = call(toy.socket, "GET", "/openapi.json")
-    schema = schemathesis.openapi.from_dict(described)
-    with listening(toy) as (number, token):
-        headers = {"authorization": f"Bearer {token}"}
-        for result in schema.get_all_operations():
-            operation = result.ok()
-
-            @hypothesis.settings(
-                max_examples=12,
-                deadline=None,
-                database=None,
-                suppress_health_check=list(hypothesis.HealthCheck),
-            )
-            @hypothesis.seed(7)
-            @hypothesis.given(case=operation.as_strategy())
-            def send(case: Any) -> None:
-                if isinstance(case.body, dict) and case.path.startswith("/v1/"):
-                    case.body |= {"max_tokens": 2}
-                    case.body.pop("max_completion_tokens", None)
-                reply = case.call(base_url=f"http://127.0.0.1:{number}", headers=headers)
-                if reply.status_code >= 500:
-                    broken.append(f"{case.path}: {case.body!r}: {reply.text}")
-
-            send()
-    assert not broken
-    assert "Traceback" not in toy.paths.log.read_text()

@@ -8,9 +8,9 @@ from typing import Any
 
 import openai
 import pytest
+from endpoint import PICK, listening
 from harmony import write_harmony
 from processes import until
-from test_endpoint import PICK, listening
 
 from engine.channels import HARMONY
 from engine.launcher import Handle
