@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs `s2chat bench ARGV`; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    from engine.bench import calibrate, decode, kernels, large, overhead, replay, soak, stream
+    from engine.bench import calibrate, decode, kernels, large, overhead, quality, replay, soak, stream
 
     benches = {
         "calibrate": calibrate,
@@ -26,6 +26,7 @@ def main(argv: Sequence[str]) -> int:
         "kernels": kernels,
         "large": large,
         "overhead": overhead,
+        "quality": quality,
         "replay": replay,
         "soak": soak,
         "stream": stream,
@@ -56,6 +57,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_budget(calibrate)
     _add_common(benches.add_parser("overhead", help="Python's share of a block's time"))
     _add_common(benches.add_parser("stream", help="what the engine process and the UI cost"))
+    _add_quality(
+        benches.add_parser(
+            "quality",
+            help="what reuse-aware gating saves, and what it does to the model's opinion or its answers",
+            epilog=_QUALITY_NOTES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
     _add_kernels(benches.add_parser("kernels", help="what matrix kernels need for several rows against one"))
     _add_large(
         benches.add_parser("large", help="make a large model with the text of a small one, to measure with")
@@ -153,6 +162,57 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
     )
 
 
+_QUALITY_NOTES = """\
+A text is read in verify passes that lean, as in mode s2, and in the same passes unbiased; a draft with k'
+experts says how sure it is of each token. The text is given, so nothing is drawn and all tokens are accepted.
+Texts: chat (the model's own greedy answers to our prompts), prose (ours), both, or a FILE in UTF-8.
+
+With --tasks questions are answered greedily, in ar and in s2 at the first cap and beta and of passes of the
+largest block. A FILE has a JSON object per line:
+  question   what the model is asked                    kind      a word; each kind has a row
+  accept     a regular expression that is found somewhere in a right answer, whatever the case; or
+  check      Python that runs behind the answer's code and raises where it is wrong
+  before     Python that runs before the answer's code (optional)
+  tokens     of the answer, at most (optional: 48, with a check 192)
+Code runs in an isolated Python of its own without network, files to write, or other programs; it has 5 seconds
+and 512 MiB.
+"""
+
+
+def _add_quality(quality: argparse.ArgumentParser) -> None:
+    quality.add_argument(
+        "-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model"
+    )
+    quality.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
+    quality.add_argument(
+        "--cap", type=_numbers, metavar="LIST", help="experts to prefer (default: 1.5, 2 and 2.5 times k)"
+    )
+    quality.add_argument(
+        "--beta", type=_betas, default=[0.5, 1.0], metavar="LIST", help="how far to lean (default: 0.5,1)"
+    )
+    quality.add_argument(
+        "--block", type=_numbers, default=[4, 8], metavar="LIST", help="positions of a pass (default: 4,8)"
+    )
+    quality.add_argument(
+        "--by-prefix", action="store_true", help="a token counts by the chance of all before it as well"
+    )
+    quality.add_argument("--draft-experts", type=int, default=2, metavar="K")
+    quality.add_argument(
+        "--text", default="both", metavar="TEXT", help="chat, prose, both or a FILE (default: both)"
+    )
+    quality.add_argument(
+        "--positions", type=_number, default=2000, metavar="N", help="to read, at most (default: 2000)"
+    )
+    quality.add_argument(
+        "--tasks",
+        nargs="?",
+        const="own",
+        metavar="FILE",
+        help="answer questions instead, ours or those in FILE (format below)",
+    )
+    quality.add_argument("--json", action="store_true", help="one JSON object per row")
+
+
 def _add_budget(bench: argparse.ArgumentParser) -> None:
     bench.add_argument(
         "--budget",
@@ -218,6 +278,16 @@ def _number(text: str) -> int:
     if not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
     return int(text)
+
+
+def _betas(text: str) -> list[float]:
+    try:
+        betas = [float(word) for word in text.split(",")]
+    except ValueError:
+        betas = []
+    if not betas or not all(0 <= beta <= 100 for beta in betas):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers from 0 to 100")
+    return betas
 
 
 def _seed(text: str) -> int:
