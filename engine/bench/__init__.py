@@ -124,7 +124,7 @@ With --budget SIZE the rows are
   ar       plain decode with the expert store
   ar-sync  the same without overlap and prefetch; other modes and their -sync likewise
 Behind a mode may stand what decides how far it drafts: s2-exact:fixed, :confidence, :utility (the paper's),
-or :priced, which is what a chat uses.
+or :priced, which is what a chat uses; and :k=2 (experts of a draft), :length=8, :cap=16, :beta=0.5.
 Every run is a process of its own that loads the model, warms up and answers three chat prompts; the kernel's
 copies of the model's files are dropped before it. A row that runs out of memory is reported as such. JSON
 fields: *_mb_s in 10^6 bytes per second; hits (in memory) and late (on their way) as shares of the experts
@@ -141,6 +141,7 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
         help="rows to alternate, the first is the yardstick "
         "(default: stock,ar,s2-exact; stock,ar-sync,ar with --budget)",
     )
+    _add_tasks(decode, "instead of one text, or of three prompts with --budget")
     decode.add_argument(
         "-p", "--prompt", type=_number, metavar="N", help="tokens in the prompt (default: 512)"
     )
@@ -162,6 +163,19 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_tasks(bench: argparse.ArgumentParser, instead: str, default: str | None = None) -> None:
+    bench.add_argument(
+        "--tasks",
+        type=_tasks,
+        default=default,
+        metavar="LIST",
+        help=f"our prompts for tasks of the paper, of MT,RG,SU,TR,QA,MA,HE, {instead}",
+    )
+    bench.add_argument(
+        "--each", type=_number, metavar="N", help="prompts of each task, at most (default: 12, all)"
+    )
+
+
 _QUALITY_NOTES = """\
 A text is read in verify passes that lean, as in mode s2, and in the same passes unbiased; a draft with k'
 experts says how sure it is of each token. The text is given, so nothing is drawn and all tokens are accepted.
@@ -174,15 +188,13 @@ largest block. A FILE has a JSON object per line:
   check      Python that runs behind the answer's code and raises where it is wrong
   before     Python that runs before the answer's code (optional)
   tokens     of the answer, at most (optional: 48, with a check 192)
-Code runs in an isolated Python of its own without network, files to write, or other programs; it has 5 seconds
-and 512 MiB.
+Code runs in an isolated Python of its own without network, files to write, or other programs; it has 5
+seconds and 512 MiB.
 """
 
 
 def _add_quality(quality: argparse.ArgumentParser) -> None:
-    quality.add_argument(
-        "-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model"
-    )
+    quality.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
     quality.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
     quality.add_argument(
         "--cap", type=_numbers, metavar="LIST", help="experts to prefer (default: 1.5, 2 and 2.5 times k)"
@@ -278,6 +290,15 @@ def _number(text: str) -> int:
     if not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
     return int(text)
+
+
+def _tasks(text: str) -> list[str]:
+    from engine.bench.tasks import tasks_of
+
+    try:
+        return tasks_of(text)
+    except BadRequest as error:
+        raise argparse.ArgumentTypeError(error.line()) from None
 
 
 def _betas(text: str) -> list[float]:

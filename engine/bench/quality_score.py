@@ -1,7 +1,7 @@
 """A text read in verify passes that lean, against the same passes unbiased (S2-MoE, Tables 2 and 4).
 
-The text is given, so every draft is accepted and both see the same tokens. As in a chat, the cells that biased
-passes write stay. The unbiased reading is plain decode to the bit, so it is the same for every width.
+The text is given, so every draft is accepted and both see the same tokens. As in a chat, the cells that
+biased passes write stay. The unbiased reading is plain decode to the bit, so it is the same for every width.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """`ppl`: of the unbiased model. `mean_kl`: of it to the biased one, in nats. `rms_dp`: root mean square of
-    the change in the next token's probability. `top1`: share of positions with the same likeliest token.
+    """`ppl`: of the unbiased model. `mean_kl`: of it to the biased one, in nats. `rms_dp`: root mean square
+    of the change in the next token's probability. `top1`: share of positions with the same likeliest token.
     `reuse`: unique experts / (k * positions) of a pass, mean over layers and passes; `reuse_plain` unbiased.
     """
 
@@ -104,9 +104,7 @@ class Reading:
             sums.reuse_plain += block * self._reuse_ratio(self._chosen[:, part])
         return sums
 
-    def _passes(
-        self, block: int, reuse: Reuse | None, draft_experts: int
-    ) -> Iterator[tuple[Array, Experts]]:
+    def _passes(self, block: int, reuse: Reuse | None, draft_experts: int) -> Iterator[tuple[Array, Experts]]:
         """Log-probabilities F32 [block, vocabulary] and experts I32 [layers, block, k] of each pass."""
         session = self._session
         session.rewind(self._start)
@@ -156,7 +154,8 @@ def log_softmax(logits: Array) -> Array:
     """Of each row. The sum is taken in F64: a vocabulary is long."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     total = np.exp(shifted).sum(axis=1, dtype=np.float64, keepdims=True)
-    return shifted - np.log(total).astype(np.float32)
+    logs: Array = shifted - np.log(total).astype(np.float32)
+    return logs
 
 
 def _compare(plain: Array, leaning: Array, following: npt.NDArray[np.int64]) -> Sums:

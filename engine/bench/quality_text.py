@@ -71,9 +71,7 @@ def answer_to(
 ) -> tuple[tuple[int, ...], str]:
     """A greedy answer to a conversation: its tokens and its text. Nothing of an earlier one is used."""
     session.rewind(0)
-    request = Request(
-        prompt, Sampling(temperature=0.0), speculation, max_tokens=max_tokens, in_dialect=True
-    )
+    request = Request(prompt, Sampling(temperature=0.0), speculation, max_tokens=max_tokens, in_dialect=True)
     ids: list[int] = []
     text = ""
     for event in generate(session, request, CancelFlag()):

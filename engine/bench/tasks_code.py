@@ -1,8 +1,8 @@
 """Runs code that a model wrote: in a process of its own that can compute, and nothing else.
 
-Nobody attacks here, but a small model may write anything. Where the kernel lets it, the process has no network;
-in any case Python itself refuses whatever is not on a list of harmless things, and the kernel limits time,
-memory, files and processes.
+Nobody attacks here, but a small model may write anything. Where the kernel lets it, the process has no
+network; in any case Python itself refuses whatever is not on a list of harmless things, and the kernel limits
+time, memory and files.
 """
 
 from __future__ import annotations

@@ -72,6 +72,4 @@ def _item(line: object) -> Item:
     if not isinstance(tokens, int) or tokens < 1:
         raise ValueError("tokens is no number from 1 up")
     accept = re.compile(line["accept"], re.IGNORECASE) if "accept" in line else None
-    return Item(
-        line["question"], line["kind"], accept, line.get("check", ""), line.get("before", ""), tokens
-    )
+    return Item(line["question"], line["kind"], accept, line.get("check", ""), line.get("before", ""), tokens)

@@ -1,4 +1,7 @@
-"""The process that `tasks_code` starts, by its path and without the project's packages: code comes by stdin."""
+"""The process that `tasks_code` starts, by its path and without the project's packages.
+
+Code comes by stdin; the process says "done" on stdout when all of it has run.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def main() -> None:
     for what, most in _LIMITS.items():
         resource.setrlimit(what, (most, most))
     del sys.modules["ctypes"]
-    sys.stdout = open(os.devnull, "w")  # what the code prints, nobody reads
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- what the code prints, nobody reads
     sys.addaudithook(_refuse)
     exec(code, {"__name__": "__main__"})
     os.write(1, b"done")
