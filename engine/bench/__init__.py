@@ -9,18 +9,31 @@ from pathlib import Path
 from engine.budget import Budget, parse_budget
 from engine.errors import BadRequest, Busy, S2Error
 from engine.paths import EMBEDDED_MODEL
+from engine.request import BETA
 from engine.size import parse_size
 
-_TIMED = ("decode", "kernels", "overhead", "stream")
+_TIMED = ("ablation", "decode", "kernels", "overhead", "stream")
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs `s2chat bench ARGV`; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    from engine.bench import calibrate, decode, kernels, large, overhead, quality, replay, soak, stream
+    from engine.bench import (
+        ablation,
+        calibrate,
+        decode,
+        kernels,
+        large,
+        overhead,
+        quality,
+        replay,
+        soak,
+        stream,
+    )
 
     benches = {
+        "ablation": ablation,
         "calibrate": calibrate,
         "decode": decode,
         "kernels": kernels,
@@ -51,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
             epilog=_DECODE_NOTES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+    )
+    _add_ablation(
+        benches.add_parser("ablation", help="what each part of the method brings where memory is short")
     )
     calibrate = benches.add_parser("calibrate", help="predicted cost of passes against what they took")
     _add_common(calibrate, 64)
@@ -146,15 +162,20 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
         "-p", "--prompt", type=_number, metavar="N", help="tokens in the prompt (default: 512)"
     )
     _add_budget(decode)
-    decode.add_argument(
+    _add_runs(decode)
+
+
+def _add_runs(bench: argparse.ArgumentParser) -> None:
+    """What processes under a budget are told."""
+    bench.add_argument(
         "--cgroup",
         action="store_true",
         help="each process in a memory cgroup of the budget and 2 %%, where the file's pages count too",
     )
-    decode.add_argument(
+    bench.add_argument(
         "--warm", type=_number, default=16, metavar="N", help="tokens to warm up with, --budget (default: 16)"
     )
-    decode.add_argument(
+    bench.add_argument(
         "--seconds",
         type=_number,
         default=60,
@@ -163,11 +184,32 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_tasks(bench: argparse.ArgumentParser, instead: str, default: str | None = None) -> None:
+def _add_ablation(ablation: argparse.ArgumentParser) -> None:
+    _add_common(ablation, 32)
+    _add_budget(ablation)
+    _add_runs(ablation)
+    _add_tasks(ablation, "(default: MT,MA,HE)")
+    ablation.add_argument(
+        "--cap", type=_number, metavar="N", help="experts to prefer (default: as in a chat)"
+    )
+    ablation.add_argument(
+        "--beta", type=_beta, default=BETA, metavar="X", help=f"how far to lean (default: {BETA})"
+    )
+    ablation.add_argument(
+        "--figures",
+        type=_numbers,
+        default=[3, 4, 8, 9, 10],
+        metavar="LIST",
+        help="of the paper: tables 3 and 4, figures 8, 9 and 10 (default: all)",
+    )
+    ablation.add_argument("--svg", type=Path, metavar="FOLDER", help="draw the figures there")
+    ablation.set_defaults(tasks=["MT", "MA", "HE"], each=2, rounds=3, draft_length=8)
+
+
+def _add_tasks(bench: argparse.ArgumentParser, instead: str) -> None:
     bench.add_argument(
         "--tasks",
         type=_tasks,
-        default=default,
         metavar="LIST",
         help=f"our prompts for tasks of the paper, of MT,RG,SU,TR,QA,MA,HE, {instead}",
     )
@@ -301,14 +343,18 @@ def _tasks(text: str) -> list[str]:
         raise argparse.ArgumentTypeError(error.line()) from None
 
 
-def _betas(text: str) -> list[float]:
+def _beta(text: str) -> float:
     try:
-        betas = [float(word) for word in text.split(",")]
+        beta = float(text)
     except ValueError:
-        betas = []
-    if not betas or not all(0 <= beta <= 100 for beta in betas):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers from 0 to 100")
-    return betas
+        beta = -1.0
+    if not 0 <= beta <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 100")
+    return beta
+
+
+def _betas(text: str) -> list[float]:
+    return [_beta(word) for word in text.split(",")]
 
 
 def _seed(text: str) -> int:

@@ -27,7 +27,7 @@ from engine.bench.tasks import prompts_for
 from engine.device import detect
 from engine.errors import BadRequest
 from engine.experts import catalogue_of
-from engine.model import read_model_info
+from engine.model import ModelInfo, read_model_info
 from engine.pack import pack_of
 from engine.size import size
 
@@ -48,9 +48,7 @@ def run(args: Namespace) -> None:
     args.threads = args.threads or detect().cores
     args.predict = args.predict or _DEFAULT_TOKENS
     info = read_model_info(args.model)
-    budget = args.budget.bytes_for(info.size_bytes)
-    if not budget:
-        raise BadRequest("without a limit there is nothing to compare under one", hint="give --budget a size")
+    budget = limit_of(args, info)
     table: list[Line] = []
     with interruptible():
         for task in args.tasks or (None,):
@@ -68,6 +66,14 @@ def run(args: Namespace) -> None:
         as_json=args.json,
         foot=foot + "\n" + _LEGEND,
     )
+
+
+def limit_of(args: Namespace, info: ModelInfo) -> int:
+    """The budget in bytes. Raises BadRequest where there is none."""
+    limit = args.budget.bytes_for(info.size_bytes) if args.budget else None
+    if not limit:
+        raise BadRequest("without a limit there is nothing to compare under one", hint="give --budget a size")
+    return int(limit)
 
 
 def _table(args: Namespace, bench: Bench, names: Sequence[str], task: str | None) -> list[Line]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.bench.tasks import FOLDER, TASKS, prompts_for
+from engine.bench.tasks import FOLDER, TASKS, Prompt, prompts_for
 from engine.errors import BadRequest
 from engine.events import Done, Tokens
 from engine.loop import generate
@@ -41,29 +41,32 @@ def documents(session: Session, text: str, positions: int, multiple: int) -> Ite
 
     Raises BadRequest where the file cannot be read.
     """
-    parts = {
-        CHAT: [(_answers(session), positions)],
-        PROSE: [(_pieces(session, FOLDER / "prose.txt"), positions)],
-        BOTH: [
-            (_answers(session), round(positions * _CHAT_PART)),
-            (_pieces(session, FOLDER / "prose.txt"), round(positions * (1 - _CHAT_PART))),
-        ],
-    }.get(text) or [(_pieces(session, Path(text)), positions)]
-    for source, wanted in parts:
-        for document in source:
-            count = min(document.positions // multiple, -(-wanted // multiple)) * multiple
-            if count > 0:
-                yield document.cut(count)
-            wanted -= count
-            if wanted <= 0:
-                break
+    shares = {CHAT: (1.0, 0.0), PROSE: (0.0, 1.0), BOTH: (_CHAT_PART, 1 - _CHAT_PART)}
+    chat, rest = shares.get(text, (0.0, 1.0))
+    path = FOLDER / "prose.txt" if text in shares else Path(text)
+    yield from cut_to(answers(session, prompts_for(list(TASKS)), _ANSWER), round(chat * positions), multiple)
+    yield from cut_to(_pieces(session, path), round(rest * positions), multiple)
 
 
-def _answers(session: Session) -> Iterator[Document]:
-    """The model's greedy answers to our prompts, a task after the other."""
-    for prompt in prompts_for(list(TASKS)):
+def cut_to(source: Iterable[Document], positions: int, multiple: int) -> Iterator[Document]:
+    """Of `source` what it takes for `positions`, in each document a multiple of `multiple`."""
+    missing = -(-positions // multiple) * multiple
+    if not missing:
+        return
+    for document in source:
+        count = min(document.positions // multiple * multiple, missing)
+        if count:
+            yield document.cut(count)
+        missing -= count
+        if not missing:
+            return
+
+
+def answers(session: Session, prompts: Iterable[Prompt], max_tokens: int) -> Iterator[Document]:
+    """The model's own greedy answers."""
+    for prompt in prompts:
         asked = session.tokenize_chat(prompt.messages)
-        yield Document(asked + answer_to(session, asked, Speculation("ar"), _ANSWER)[0], len(asked))
+        yield Document(asked + answer_to(session, asked, Speculation("ar"), max_tokens)[0], len(asked))
 
 
 def answer_to(
