@@ -221,7 +221,10 @@ def _add_tasks(bench: argparse.ArgumentParser, instead: str) -> None:
 _QUALITY_NOTES = """\
 A text is read in verify passes that lean, as in mode s2, and in the same passes unbiased; a draft with k'
 experts says how sure it is of each token. The text is given, so nothing is drawn and all tokens are accepted.
-Texts: chat (the model's own greedy answers to our prompts), prose (ours), both, or a FILE in UTF-8.
+Texts: answers (the model's own, greedy, to our prompts), asked (those prompts), prose (ours); several with
+commas between them; or a FILE in UTF-8. Of its own answers nothing is likelier to a model than to itself, so
+there the ppl ratio shows all that changes (it is about exp(KL)); of what people wrote a change makes some
+tokens likelier, too. The paper's bar is for what people wrote.
 
 With --tasks questions are answered greedily, in ar and in s2 at the first cap and beta and of passes of the
 largest block. A FILE has a JSON object per line:
@@ -252,7 +255,10 @@ def _add_quality(quality: argparse.ArgumentParser) -> None:
     )
     quality.add_argument("--draft-experts", type=int, default=2, metavar="K")
     quality.add_argument(
-        "--text", default="both", metavar="TEXT", help="chat, prose, both or a FILE (default: both)"
+        "--text",
+        default="answers,asked,prose",
+        metavar="TEXT",
+        help="of answers, asked, prose; or a FILE (default: answers,asked,prose)",
     )
     quality.add_argument(
         "--positions", type=_number, default=2000, metavar="N", help="to read, at most (default: 2000)"

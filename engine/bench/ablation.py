@@ -66,10 +66,10 @@ class _Rows:
         """By what a row adds to the one before."""
         rows = {"plain decode": "ar"}
         if OWN_CONTEXT in MODES:
-            rows["drafts, own context"] = self.drafting("fixed", mode=OWN_CONTEXT)
-        rows["drafts, shared context"] = self.drafting("fixed")
-        rows["+ adaptive expansion"] = self.drafting("priced")
-        rows["+ reuse-aware gating"] = self.leaning()
+            rows["+ drafts"] = self.drafting("fixed", mode=OWN_CONTEXT)
+        rows["+ shared context" if OWN_CONTEXT in MODES else "+ drafts"] = self.drafting("fixed")
+        rows["+ expansion"] = self.drafting("priced")
+        rows["+ gating"] = self.leaning()
         return rows
 
     def expansions(self) -> dict[str, str]:
@@ -104,8 +104,9 @@ def run(args: Namespace) -> None:
     else:
         _print(lines)
         print(
-            f"{args.model.name}, {size(info.size_bytes)}, budget {size(budget)}; {args.each} prompts of each of "
-            f"{', '.join(args.tasks)}, {args.predict} tokens an answer, {args.rounds} alternations; {machine()}"
+            f"{args.model.name}, {size(info.size_bytes)}, budget {size(budget)}; {args.each} prompts of each "
+            f"of {', '.join(args.tasks)}, {args.predict} tokens an answer, "
+            f"{args.rounds} alternations; {machine()}"
         )
     if args.svg is not None:
         _draw(lines, args.svg)
@@ -168,7 +169,7 @@ def _reuse(args: Namespace, budget: int, rows: _Rows) -> list[Line]:
 
 _CAPTIONS = {
     "8": "Figure 8: what each part adds; ratio is to plain decode",
-    "9": "Figure 9: acceptance (drafts accepted / verified) against tokens per pass, by what ends a draft",
+    "9": "Figure 9: drafts accepted / verified against tokens per pass, by what ends a draft",
     "10 k'": "Figure 10: experts of a draft",
     "10 cap": "Figure 10: experts that verify passes prefer",
     "table 3": "Table 3: acceptance of drafts in a context of their own and in the target's",
@@ -199,7 +200,7 @@ def _draw(lines: Sequence[Line], folder: Path) -> None:
         rows = values(figure, "ratio", "tokens_per_pass")
         series = {
             name: [(float(what), row[i]) for what, row in rows.items()]
-            for i, name in enumerate(("speed, of plain decode", "tokens per pass"))
+            for i, name in enumerate(("speed / plain decode", "tokens per pass"))
         }
         return lambda: points(_CAPTIONS[figure], label, "", series, joined=True)
 

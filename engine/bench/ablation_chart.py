@@ -46,8 +46,8 @@ def points(
             path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
             parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="4" fill="{colour}"/>' for a, b in places]
-        at = _LEFT + 150 * i
-        parts.append(f'<circle cx="{at}" cy="{_TOP - 22}" r="4" fill="{colour}"/>')
+        at = _LEFT + i * (_WIDTH - _LEFT - _RIGHT) / len(series)
+        parts.append(f'<circle cx="{at:.1f}" cy="{_TOP - 22}" r="4" fill="{colour}"/>')
         parts.append(_text(at + 9, _TOP - 18, name, "start"))
     return _document(parts)
 

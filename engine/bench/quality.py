@@ -123,7 +123,8 @@ def _read(session: Session, args: Namespace, settings: Sequence[Setting]) -> lis
 _LEGEND = (
     "KL: nats, mean. dp: root mean square of the change in the next token's probability. top1: positions\n"
     "with the same likeliest token. reuse: unique experts / (k * positions) of a pass. held: of the paper's\n"
-    f"bars (reuse down by {REUSE_DOWN:.0%}, top1 {TOP1:.0%} at least, ppl ratio {PPL_RATIO} at most), those kept."
+    f"bars (reuse down by {REUSE_DOWN:.0%}, top1 {TOP1:.0%} at least, ppl ratio {PPL_RATIO} at most), those "
+    "kept."
 )
 
 

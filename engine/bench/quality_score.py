@@ -6,7 +6,7 @@ biased passes write stay. The unbiased reading is plain decode to the bit, so it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -113,22 +113,11 @@ class Reading:
             if reuse is None:
                 session.decode(rows, at, all_logits=True)
             else:
-                claims = self._claims(rows, at, draft_experts)
+                claims = claims_of(session, rows, at, draft_experts)
                 with session.leaning(reuse, claims):
                     session.decode(rows, at, all_logits=True)
             session.keep(rows)
             yield self._logs(block), self._experts(block)
-
-    def _claims(self, rows: tuple[int, ...], at: int, draft_experts: int) -> list[float]:
-        """How likely a draft finds each of `rows` but the first. One pass: rows of a narrow pass have the
-        bits that passes of one row each would give them."""
-        session = self._session
-        drafted = rows[:-1]
-        with session.drafting(draft_experts, from_memory=False):
-            session.decode(drafted, at, all_logits=True)
-            claims = [session.hooks.token_probability(i, rows[i + 1]) for i in range(len(drafted))]
-            session.rewind(at)
-        return claims
 
     def _logs(self, count: int) -> Array:
         session = self._session
@@ -148,6 +137,17 @@ class Reading:
         asked = np.zeros((layers, self._session.info.n_expert), dtype=bool)
         asked[np.arange(layers)[:, None], chosen.reshape(layers, -1)] = True
         return float(np.count_nonzero(asked)) / chosen.size
+
+
+def claims_of(session: Session, rows: Sequence[int], at: int, draft_experts: int) -> list[float]:
+    """How likely a draft finds each of `rows`, at positions from `at`, but the first. One pass: rows of a
+    narrow pass have the bits that passes of one row each would give them."""
+    drafted = rows[:-1]
+    with session.drafting(draft_experts, from_memory=False):
+        session.decode(drafted, at, all_logits=True)
+        claims = [session.hooks.token_probability(i, rows[i + 1]) for i in range(len(drafted))]
+        session.rewind(at)
+    return claims
 
 
 def log_softmax(logits: Array) -> Array:

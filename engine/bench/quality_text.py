@@ -1,8 +1,8 @@
-"""What `bench quality` reads: answers of the model itself in its own chat template, and prose."""
+"""What `bench quality` reads: conversations in the model's own chat template, and prose."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,6 @@ from engine.native import CancelFlag
 from engine.request import Request, Sampling, Speculation
 from engine.session import Session
 
-CHAT, PROSE, BOTH = "chat", "prose", "both"
-_CHAT_PART = 0.75  # of the positions of BOTH
 _ANSWER = 96  # tokens of an answer, at most
 _PIECE = 256  # tokens of prose that are read in one go: the probabilities of all are held at once
 
@@ -37,15 +35,15 @@ class Document:
 
 
 def documents(session: Session, text: str, positions: int, multiple: int) -> Iterator[Document]:
-    """Some `positions` of CHAT, PROSE, BOTH or the file at `text`, in each document a multiple of `multiple`.
+    """Some `positions` of the `text`, in each document a multiple of `multiple`: equal parts of those of
+    TEXTS that it names, with commas between them, or of the file at that path.
 
     Raises BadRequest where the file cannot be read.
     """
-    shares = {CHAT: (1.0, 0.0), PROSE: (0.0, 1.0), BOTH: (_CHAT_PART, 1 - _CHAT_PART)}
-    chat, rest = shares.get(text, (0.0, 1.0))
-    path = FOLDER / "prose.txt" if text in shares else Path(text)
-    yield from cut_to(answers(session, prompts_for(list(TASKS)), _ANSWER), round(chat * positions), multiple)
-    yield from cut_to(_pieces(session, path), round(rest * positions), multiple)
+    names = text.split(",") if set(text.split(",")) <= TEXTS.keys() else [text]
+    for name in names:
+        source = TEXTS[name](session) if name in TEXTS else _pieces(session, Path(name))
+        yield from cut_to(source, round(positions / len(names)), multiple)
 
 
 def cut_to(source: Iterable[Document], positions: int, multiple: int) -> Iterator[Document]:
@@ -96,3 +94,16 @@ def _pieces(session: Session, path: Path) -> Iterator[Document]:
     head = (vocab.bos,) if vocab.adds_bos else ()
     for at in range(0, len(tokens), _PIECE):
         yield Document((*head, *tokens[at : at + _PIECE]), len(head))
+
+
+def _asked(session: Session) -> Iterator[Document]:
+    """Our conversations, in the model's template: what people wrote, and the model did not."""
+    for prompt in prompts_for(list(TASKS)):
+        yield Document(session.tokenize_chat(prompt.messages), 0)
+
+
+TEXTS: dict[str, Callable[[Session], Iterator[Document]]] = {
+    "answers": lambda session: answers(session, prompts_for(list(TASKS)), _ANSWER),
+    "asked": _asked,
+    "prose": lambda session: _pieces(session, FOLDER / "prose.txt"),
+}
