@@ -10,8 +10,8 @@ from engine.reuse import Reuse
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A row of the mode table: where its drafts come from, whether verify passes lean towards the experts they
-    share, and what it promises."""
+    """A row of the mode table: where its drafts come from, and what it promises. `reuses`: verify passes lean
+    towards the experts their positions share."""
 
     name: str
     drafters: tuple[str, ...]
@@ -37,20 +37,29 @@ MODES: dict[str, Mode] = {
             summary="draft with fewer experts, verify in one pass; same text as ar",
         ),
         Mode(
+            "ngram",
+            drafters=("ngram",),
+            exact=True,
+            summary="draft what followed the same words before; same text as ar",
+        ),
+        Mode(
             "s2",
             drafters=("self",),
             exact=False,
             summary="as s2-exact, and verifying prefers experts its tokens share: less to read, another text",
             reuses=True,
         ),
-        Mode(
-            "ngram",
-            drafters=("ngram",),
-            exact=True,
-            summary="draft what followed the same words before; same text as ar",
-        ),
     )
 }
+
+
+def is_lossy(mode: str) -> bool:
+    """Whether `mode` changes the text on every backend; one that is not known here is not said to."""
+    return mode in MODES and not MODES[mode].exact
+
+
+#: The fields of a Speculation that a request may carry, and that settings are.
+SPECULATION_FIELDS = ("mode", "draft_experts", "draft_length", "cap")
 
 #: What decides how far a block is drafted: engine/expansion.py.
 EXPANSIONS = ("priced", "utility", "confidence", "fixed")

@@ -342,8 +342,10 @@ class Session:
             self.store.credit(len(tokens))
 
     def resume(self, prompt: Sequence[int], *, exact: bool) -> int:
-        """Lets the cache hold as much of the beginning of `prompt` as is known, no more; says how much. For an
-        exact answer nothing that a lossy pass wrote."""
+        """Lets the cache hold as much of the beginning of `prompt` as is known, no more; says how much.
+
+        For an exact answer that is nothing a lossy pass wrote.
+        """
         shelf = self._shelf
         if shelf is not None and (found := shelf.swap(self.timeline, prompt, exact=exact)) is not None:
             self.timeline = found

@@ -1,10 +1,8 @@
-"""`bench ablation`: its rows, tables and drawings; how rows of a bench name their settings."""
+"""`bench ablation`: its rows, tables and drawings."""
 
 from __future__ import annotations
 
 import json
-import re
-from argparse import Namespace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,8 +11,6 @@ from families import FAMILIES, write_family
 
 from engine.bench import main
 from engine.bench.ablation_chart import bars, points
-from engine.bench.rowname import NO_STORE, STOCK, RowName
-from engine.errors import BadRequest
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -45,7 +41,7 @@ def test_parts_of_the_method_are_measured_and_drawn(
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     timed = [line for line in lines if line["figure"] == "8"]
     assert timed[0]["row"] == "ar"
-    assert timed[-1]["row"] == "s2:priced:k=2:cap=6:beta=0.5"
+    assert timed[-1]["row"] == "s2:priced:cap=6:beta=0.5@2"
     assert timed[0]["ratio"] == 1
     assert all(line["tok_s"] > 0 and line["error"] is None for line in timed)
     assert all(line["same_text"] for line in timed[:-1])
@@ -61,26 +57,6 @@ def test_an_unknown_figure_is_a_usage_error(capsys: pytest.CaptureFixture[str], 
         main(["ablation", "-m", str(model), "--budget", "1G", "--figures", "7"])
     assert left.value.code == 2
     assert "of 3, 4, 8, 9, 10" in capsys.readouterr().err
-
-
-def test_rows_name_their_settings() -> None:
-    args = Namespace(draft_experts=2, draft_length=4)
-    row = RowName.parse("s2:fixed:k=3:length=7:cap=12:beta=0.75-nostore", NO_STORE)
-    assert row.ending == NO_STORE
-    speculation = row.speculation(args)
-    assert (speculation.mode, speculation.expansion, speculation.draft_experts) == ("s2", "fixed", 3)
-    assert (speculation.draft_length, speculation.cap, speculation.beta) == (7, 12, 0.75)
-    usual = RowName.parse("s2-exact", NO_STORE).speculation(args)
-    assert (usual.draft_experts, usual.draft_length, usual.expansion) == (2, 4, "priced")
-    assert RowName.parse(STOCK, NO_STORE).mode == "ar"
-
-
-@pytest.mark.parametrize(
-    "text", ["s3", "s2:", "s2:slow", "s2:k", "s2:k=", "s2:k=two", "s2:kk=2", "s2-sync", "stock:k=2"]
-)
-def test_other_rows_are_refused(text: str) -> None:
-    with pytest.raises(BadRequest, match=re.escape(f"no row {text!r}")):
-        RowName.parse(text, NO_STORE)
 
 
 def test_bars_are_as_high_as_their_values() -> None:

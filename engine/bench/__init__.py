@@ -12,7 +12,7 @@ from engine.paths import EMBEDDED_MODEL
 from engine.request import BETA
 from engine.size import parse_size
 
-_TIMED = ("ablation", "decode", "kernels", "overhead", "stream")
+_TIMED = ("ablation", "decode", "fit", "kernels", "overhead", "stream")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,6 +23,7 @@ def main(argv: Sequence[str]) -> int:
         ablation,
         calibrate,
         decode,
+        fit,
         kernels,
         large,
         overhead,
@@ -36,6 +37,7 @@ def main(argv: Sequence[str]) -> int:
         "ablation": ablation,
         "calibrate": calibrate,
         "decode": decode,
+        "fit": fit,
         "kernels": kernels,
         "large": large,
         "overhead": overhead,
@@ -79,6 +81,11 @@ def _parser() -> argparse.ArgumentParser:
             help="what reuse-aware gating saves, and what it does to the model's opinion or its answers",
             epilog=_QUALITY_NOTES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
+    _add_fit(
+        benches.add_parser(
+            "fit", help="does a model start without a flag in 2G and 4G, and take what was planned?"
         )
     )
     _add_kernels(benches.add_parser("kernels", help="what matrix kernels need for several rows against one"))
@@ -140,7 +147,8 @@ With --budget SIZE the rows are
   ar       plain decode with the expert store
   ar-sync  the same without overlap and prefetch; other modes and their -sync likewise
 Behind a mode may stand what decides how far it drafts: s2-exact:fixed, :confidence, :utility (the paper's),
-or :priced, which is what a chat uses; and :k=2 (experts of a draft), :length=8, :cap=16, :beta=0.5.
+or :priced, which is what a chat uses; and :length=8, :cap=16, :beta=0.5. How many experts draft stands behind
+all that: s2-exact@1, s2:fixed:cap=12@2.
 Every run is a process of its own that loads the model, warms up and answers three chat prompts; the kernel's
 copies of the model's files are dropped before it. A row that runs out of memory is reported as such. JSON
 fields: *_mb_s in 10^6 bytes per second; hits (in memory) and late (on their way) as shares of the experts
@@ -282,6 +290,28 @@ def _add_budget(bench: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_fit(fit: argparse.ArgumentParser) -> None:
+    fit.add_argument(
+        "-m",
+        "--model",
+        dest="models",
+        type=Path,
+        nargs="+",
+        default=[EMBEDDED_MODEL],
+        metavar="FILE",
+        help="models (default: the embedded one)",
+    )
+    fit.add_argument(
+        "--limits",
+        type=_sizes,
+        default=[2 << 30, 4 << 30, 0],
+        metavar="LIST",
+        help="memory of a row's cgroup, none for no limit (default: 2G,4G,none)",
+    )
+    fit.add_argument("-n", "--predict", type=_number, default=128, metavar="N", help="tokens (default: 128)")
+    fit.add_argument("--json", action="store_true", help="one JSON object per row")
+
+
 def _add_kernels(kernels: argparse.ArgumentParser) -> None:
     kernels.add_argument("--types", metavar="LIST", help="types of weights (default: Q4_0,Q4_K,Q8_0)")
     kernels.add_argument("--kinds", default="dense,expert", metavar="LIST", help="default: dense,expert")
@@ -325,6 +355,10 @@ def _size(text: str) -> int:
     except BadRequest as error:
         units = "units are K, M, G and T, powers of 1024"
         raise argparse.ArgumentTypeError(f"{error.message}: {error.hint}; {units}") from None
+
+
+def _sizes(text: str) -> list[int]:
+    return [0 if word == "none" else _size(word) for word in text.split(",")]
 
 
 def _budget(text: str) -> Budget:

@@ -51,16 +51,15 @@ class _Rows:
     def __init__(self, args: Namespace, info: ModelInfo) -> None:
         used, whole = info.n_expert_used, info.n_expert
         self.cap = args.cap or cap(info, "").value
-        self._lean = f":beta={args.beta:g}"
-        self._k = args.draft_experts
+        self._beta, self._k = args.beta, args.draft_experts
         self.k_sweep = sorted({max(1, round(share * used)) for share in _K_SHARES})
         self.cap_sweep = sorted({min(whole, round(times * used)) for times in _CAP_TIMES})
 
     def drafting(self, expansion: str, k: int | None = None, mode: str = "s2-exact") -> str:
-        return f"{mode}:{expansion}:k={k or self._k}"
+        return f"{mode}:{expansion}@{k or self._k}"
 
     def leaning(self, cap: int | None = None) -> str:
-        return f"{self.drafting('priced', mode='s2')}:cap={cap or self.cap}{self._lean}"
+        return f"s2:priced:cap={cap or self.cap}:beta={self._beta:g}@{self._k}"
 
     def breakdown(self) -> dict[str, str]:
         """By what a row adds to the one before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from os.path import commonprefix
 from pathlib import Path
 
 from engine.bench.tasks import FOLDER, TASKS, Prompt, prompts_for
@@ -97,9 +98,11 @@ def _pieces(session: Session, path: Path) -> Iterator[Document]:
 
 
 def _asked(session: Session) -> Iterator[Document]:
-    """Our conversations, in the model's template: what people wrote, and the model did not."""
-    for prompt in prompts_for(list(TASKS)):
-        yield Document(session.tokenize_chat(prompt.messages), 0)
+    """Our conversations in the model's template, from where they part: what people wrote, and the model did
+    not."""
+    told = [session.tokenize_chat(prompt.messages) for prompt in prompts_for(list(TASKS))]
+    start = len(commonprefix(told))
+    yield from (Document(tokens, start) for tokens in told)
 
 
 TEXTS: dict[str, Callable[[Session], Iterator[Document]]] = {

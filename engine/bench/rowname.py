@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +14,12 @@ STOCK = "stock"
 SYNC = "-sync"  # nothing overlaps
 NO_STORE = "-nostore"  # the library as it is without the expert store
 
-
-#: Settings by the names they have in a row: fields of a Speculation.
-_SETTINGS = {"k": "draft_experts", "length": "draft_length", "cap": "cap", "beta": "beta"}
+#: Settings by the names they have in a row: fields of a Speculation, and how they are read.
+_SETTINGS: dict[str, tuple[str, Callable[[str], float]]] = {
+    "length": ("draft_length", int),
+    "cap": ("cap", int),
+    "beta": ("beta", float),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +34,24 @@ class RowName:
 
     @classmethod
     def parse(cls, text: str, ending: str) -> RowName:
-        """STOCK, or MODE[:SETTING...][ending]; a setting is an expansion, or k=, length=, cap= or beta=.
+        """STOCK, or MODE[:SETTING...][@DRAFT_EXPERTS][`ending`]; a setting is an expansion or NAME=NUMBER.
 
         Raises BadRequest.
         """
         if text == STOCK:
             return cls("ar", {}, "", text)
-        mode, *words = text.removesuffix(ending).split(":")
+        head, at, experts = text.removesuffix(ending).partition("@")
+        mode, *words = head.split(":")
         try:
             settings = dict(map(_setting, words))
-        except ValueError:
-            settings = None
-        if mode not in MODES or settings is None:
-            known = ", ".join((*EXPANSIONS, *(f"{name}=" for name in _SETTINGS)))
-            hint = (
-                f"rows are {STOCK}, {', '.join(MODES)}; behind a mode stand {ending}, or : and one of {known}"
-            )
-            raise BadRequest(f"no row {text!r}", hint=hint)
+            if at:
+                settings["draft_experts"] = int(experts)
+            Speculation(mode, **settings)
+        except (ValueError, BadRequest):
+            numbers = ", ".join(f"{name}=" for name in _SETTINGS)
+            hint = f"rows are {STOCK}, {', '.join(MODES)}; behind a mode stand : and one of"
+            ends = f"{', '.join(EXPANSIONS)}, {numbers}, @ and a number of draft experts, {ending}"
+            raise BadRequest(f"no row {text!r}", hint=f"{hint} {ends}") from None
         return cls(mode, settings, ending if text.endswith(ending) else "", text)
 
     def speculation(self, args: Namespace) -> Speculation:
@@ -62,4 +66,5 @@ def _setting(word: str) -> tuple[str, Any]:
     name, _, value = word.partition("=")
     if name not in _SETTINGS:
         raise ValueError(word)
-    return _SETTINGS[name], float(value) if name == "beta" else int(value)
+    field, read = _SETTINGS[name]
+    return field, read(value)
