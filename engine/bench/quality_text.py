@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from os.path import commonprefix
 from pathlib import Path
 
 from engine.bench.tasks import FOLDER, TASKS, Prompt, prompts_for
@@ -101,7 +100,10 @@ def _asked(session: Session) -> Iterator[Document]:
     """Our conversations in the model's template, from where they part: what people wrote, and the model did
     not."""
     told = [session.tokenize_chat(prompt.messages) for prompt in prompts_for(list(TASKS))]
-    start = len(commonprefix(told))
+    extremes = zip(
+        min(told), max(told), strict=False
+    )  # in the order of a dictionary: all share what these do
+    start = next(i for i, (one, other) in enumerate(extremes) if one != other)
     yield from (Document(tokens, start) for tokens in told)
 
 
