@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 
 import pytest
 
 from engine.bench import main
 from engine.bench.rowname import RowName
 from engine.errors import BadRequest
+from engine.request import Speculation
 
 
 def rows_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, object]]:
@@ -51,22 +53,42 @@ def test_an_unknown_row_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("stock", ("ar", "", 0, "")),
-        ("ar-sync", ("ar", "", 0, "-sync")),
-        ("s2-exact", ("s2-exact", "", 0, "")),
-        ("s2-exact:utility", ("s2-exact", "utility", 0, "")),
-        ("s2-exact@4", ("s2-exact", "", 4, "")),
-        ("s2:fixed@1-sync", ("s2", "fixed", 1, "-sync")),
+        ("stock", ("ar", {}, "")),
+        ("ar-sync", ("ar", {}, "-sync")),
+        ("s2-exact", ("s2-exact", {}, "")),
+        ("s2-exact:utility", ("s2-exact", {"expansion": "utility"}, "")),
+        ("s2-exact@4", ("s2-exact", {"draft_experts": 4}, "")),
+        ("s2:fixed@1-sync", ("s2", {"expansion": "fixed", "draft_experts": 1}, "-sync")),
+        ("s2:cap=12:beta=0.75:length=7", ("s2", {"cap": 12, "beta": 0.75, "draft_length": 7}, "")),
     ],
 )
-def test_row_names(text: str, parts: tuple[str, str, int, str]) -> None:
+def test_row_names(text: str, parts: tuple[str, dict[str, object], str]) -> None:
     name = RowName.parse(text, "-sync")
-    assert (name.mode, name.expansion, name.draft_experts, name.ending) == parts
+    assert (name.mode, name.settings, name.ending) == parts
     assert name.text == text
 
 
+def test_a_row_goes_before_the_flags() -> None:
+    flags = Namespace(draft_experts=3, draft_length=4)
+    assert RowName.parse("s2-exact", "-sync").speculation(flags) == Speculation("s2-exact", 3, 4)
+    told = RowName.parse("s2:fixed:cap=12@1", "-sync").speculation(flags)
+    assert told == Speculation("s2", 1, 4, "fixed", cap=12)
+
+
 @pytest.mark.parametrize(
-    "text", ["", "turbo", "ar:", "s2-exact:often", "s2-exact@", "s2-exact@0", "ar-nostore"]
+    "text",
+    [
+        "",
+        "turbo",
+        "ar:",
+        "s2-exact:often",
+        "s2-exact@",
+        "s2-exact@0",
+        "s2:cap",
+        "s2:cap=no",
+        "s2:k=2",
+        "ar-nostore",
+    ],
 )
 def test_row_names_that_are_none(text: str) -> None:
     with pytest.raises(BadRequest, match="no row") as caught:

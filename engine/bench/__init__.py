@@ -9,24 +9,39 @@ from pathlib import Path
 from engine.budget import Budget, parse_budget
 from engine.errors import BadRequest, Busy, S2Error
 from engine.paths import EMBEDDED_MODEL
+from engine.request import BETA
 from engine.size import parse_size
 
-_TIMED = ("decode", "fit", "kernels", "overhead", "stream")
+_TIMED = ("ablation", "decode", "fit", "kernels", "overhead", "stream")
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs `s2chat bench ARGV`; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    from engine.bench import calibrate, decode, fit, kernels, large, overhead, replay, soak, stream
+    from engine.bench import (
+        ablation,
+        calibrate,
+        decode,
+        fit,
+        kernels,
+        large,
+        overhead,
+        quality,
+        replay,
+        soak,
+        stream,
+    )
 
     benches = {
+        "ablation": ablation,
         "calibrate": calibrate,
         "decode": decode,
         "fit": fit,
         "kernels": kernels,
         "large": large,
         "overhead": overhead,
+        "quality": quality,
         "replay": replay,
         "soak": soak,
         "stream": stream,
@@ -52,11 +67,22 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
+    _add_ablation(
+        benches.add_parser("ablation", help="what each part of the method brings where memory is short")
+    )
     calibrate = benches.add_parser("calibrate", help="predicted cost of passes against what they took")
     _add_common(calibrate, 64)
     _add_budget(calibrate)
     _add_common(benches.add_parser("overhead", help="Python's share of a block's time"))
     _add_common(benches.add_parser("stream", help="what the engine process and the UI cost"))
+    _add_quality(
+        benches.add_parser(
+            "quality",
+            help="what reuse-aware gating saves, and what it does to the model's opinion or its answers",
+            epilog=_QUALITY_NOTES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
     _add_fit(
         benches.add_parser(
             "fit", help="does a model start without a flag in 2G and 4G, and take what was planned?"
@@ -121,7 +147,8 @@ With --budget SIZE the rows are
   ar       plain decode with the expert store
   ar-sync  the same without overlap and prefetch; other modes and their -sync likewise
 Behind a mode may stand what decides how far it drafts: s2-exact:fixed, :confidence, :utility (the paper's),
-or :priced, which is what a chat uses, and how many experts draft: s2-exact@1, s2-exact:fixed@4.
+or :priced, which is what a chat uses; and :length=8, :cap=16, :beta=0.5. How many experts draft stands behind
+all that: s2-exact@1, s2:fixed:cap=12@2.
 Every run is a process of its own that loads the model, warms up and answers three chat prompts; the kernel's
 copies of the model's files are dropped before it. A row that runs out of memory is reported as such. JSON
 fields: *_mb_s in 10^6 bytes per second; hits (in memory) and late (on their way) as shares of the experts
@@ -138,25 +165,120 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
         help="rows to alternate, the first is the yardstick "
         "(default: stock,ar,s2-exact; stock,ar-sync,ar with --budget)",
     )
+    _add_tasks(decode, "instead of one text, or of three prompts with --budget")
     decode.add_argument(
         "-p", "--prompt", type=_number, metavar="N", help="tokens in the prompt (default: 512)"
     )
     _add_budget(decode)
-    decode.add_argument(
+    _add_runs(decode)
+
+
+def _add_runs(bench: argparse.ArgumentParser) -> None:
+    """What processes under a budget are told."""
+    bench.add_argument(
         "--cgroup",
         action="store_true",
         help="each process in a memory cgroup of the budget and 2 %%, where the file's pages count too",
     )
-    decode.add_argument(
+    bench.add_argument(
         "--warm", type=_number, default=16, metavar="N", help="tokens to warm up with, --budget (default: 16)"
     )
-    decode.add_argument(
+    bench.add_argument(
         "--seconds",
         type=_number,
         default=60,
         metavar="N",
         help="no more decoding than that is measured in a run, --budget (default: 60)",
     )
+
+
+def _add_ablation(ablation: argparse.ArgumentParser) -> None:
+    _add_common(ablation, 32)
+    _add_budget(ablation)
+    _add_runs(ablation)
+    _add_tasks(ablation, "(default: MT,MA,HE)")
+    ablation.add_argument(
+        "--cap", type=_number, metavar="N", help="experts to prefer (default: as in a chat)"
+    )
+    ablation.add_argument(
+        "--beta", type=_beta, default=BETA, metavar="X", help=f"how far to lean (default: {BETA})"
+    )
+    ablation.add_argument(
+        "--figures",
+        type=_numbers,
+        default=[3, 4, 8, 9, 10],
+        metavar="LIST",
+        help="of the paper: tables 3 and 4, figures 8, 9 and 10 (default: all)",
+    )
+    ablation.add_argument("--svg", type=Path, metavar="FOLDER", help="draw the figures there")
+    ablation.set_defaults(tasks=["MT", "MA", "HE"], each=2, rounds=3, draft_length=8)
+
+
+def _add_tasks(bench: argparse.ArgumentParser, instead: str) -> None:
+    bench.add_argument(
+        "--tasks",
+        type=_tasks,
+        metavar="LIST",
+        help=f"our prompts for tasks of the paper, of MT,RG,SU,TR,QA,MA,HE, {instead}",
+    )
+    bench.add_argument(
+        "--each", type=_number, metavar="N", help="prompts of each task, at most (default: 12, all)"
+    )
+
+
+_QUALITY_NOTES = """\
+A text is read in verify passes that lean, as in mode s2, and in the same passes unbiased; a draft with k'
+experts says how sure it is of each token. The text is given, so nothing is drawn and all tokens are accepted.
+Texts: answers (the model's own, greedy, to our prompts), asked (those prompts), prose (ours); several with
+commas between them; or a FILE in UTF-8. Of its own answers nothing is likelier to a model than to itself, so
+there the ppl ratio shows all that changes (it is about exp(KL)); of what people wrote a change makes some
+tokens likelier, too. The paper's bar is for what people wrote.
+
+With --tasks questions are answered greedily, in ar and in s2 at the first cap and beta and of passes of the
+largest block. A FILE has a JSON object per line:
+  question   what the model is asked                    kind      a word; each kind has a row
+  accept     a regular expression that is found somewhere in a right answer, whatever the case; or
+  check      Python that runs behind the answer's code and raises where it is wrong
+  before     Python that runs before the answer's code (optional)
+  tokens     of the answer, at most (optional: 48, with a check 192)
+Code runs in an isolated Python of its own without network, files to write, or other programs; it has 5
+seconds and 512 MiB.
+"""
+
+
+def _add_quality(quality: argparse.ArgumentParser) -> None:
+    quality.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
+    quality.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
+    quality.add_argument(
+        "--cap", type=_numbers, metavar="LIST", help="experts to prefer (default: 1.5, 2 and 2.5 times k)"
+    )
+    quality.add_argument(
+        "--beta", type=_betas, default=[0.5, 1.0], metavar="LIST", help="how far to lean (default: 0.5,1)"
+    )
+    quality.add_argument(
+        "--block", type=_numbers, default=[4, 8], metavar="LIST", help="positions of a pass (default: 4,8)"
+    )
+    quality.add_argument(
+        "--by-prefix", action="store_true", help="a token counts by the chance of all before it as well"
+    )
+    quality.add_argument("--draft-experts", type=int, default=2, metavar="K")
+    quality.add_argument(
+        "--text",
+        default="answers,asked,prose",
+        metavar="TEXT",
+        help="of answers, asked, prose; or a FILE (default: answers,asked,prose)",
+    )
+    quality.add_argument(
+        "--positions", type=_number, default=2000, metavar="N", help="to read, at most (default: 2000)"
+    )
+    quality.add_argument(
+        "--tasks",
+        nargs="?",
+        const="own",
+        metavar="FILE",
+        help="answer questions instead, ours or those in FILE (format below)",
+    )
+    quality.add_argument("--json", action="store_true", help="one JSON object per row")
 
 
 def _add_budget(bench: argparse.ArgumentParser) -> None:
@@ -250,6 +372,29 @@ def _number(text: str) -> int:
     if not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
     return int(text)
+
+
+def _tasks(text: str) -> list[str]:
+    from engine.bench.tasks import tasks_of
+
+    try:
+        return tasks_of(text)
+    except BadRequest as error:
+        raise argparse.ArgumentTypeError(error.line()) from None
+
+
+def _beta(text: str) -> float:
+    try:
+        beta = float(text)
+    except ValueError:
+        beta = -1.0
+    if not 0 <= beta <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 100")
+    return beta
+
+
+def _betas(text: str) -> list[float]:
+    return [_beta(word) for word in text.split(",")]
 
 
 def _seed(text: str) -> int:

@@ -23,10 +23,11 @@ from engine.bench.prompts import prompts_of
 from engine.bench.report import machine, show
 from engine.bench.rowname import SYNC, RowName
 from engine.bench.take import Line, Take, figures
+from engine.bench.tasks import prompts_for
 from engine.device import detect
 from engine.errors import BadRequest
 from engine.experts import catalogue_of
-from engine.model import read_model_info
+from engine.model import ModelInfo, read_model_info
 from engine.pack import pack_of
 from engine.size import size
 
@@ -47,36 +48,17 @@ def run(args: Namespace) -> None:
     args.threads = args.threads or detect().cores
     args.predict = args.predict or _DEFAULT_TOKENS
     info = read_model_info(args.model)
-    budget = args.budget.bytes_for(info.size_bytes)
-    if not budget:
-        raise BadRequest("without a limit there is nothing to compare under one", hint="give --budget a size")
-    prompts = prompts_of(args.model)
-    bench = _Bench(args, budget, prompts)
-    note = bench.check_cgroup()
-    if note:
-        print(f"s2chat bench: {note}", file=sys.stderr, flush=True)
+    budget = limit_of(args, info)
+    table: list[Line] = []
     with interruptible():
-        takes = bench.alternate(names)
-    table = []
-    for name in names:
-        sync = takes.get(name + SYNC, takes[name] if name.endswith(SYNC) else [])
-        line: Line = {
-            "bench": "decode",
-            "row": name,
-            "mode": RowName.parse(name, SYNC).mode,
-            "model": args.model.name,
-            "budget_bytes": budget,
-            "cgroup_bytes": bench.cgroup_bytes,
-            **figures(takes[name], takes[names[0]], sync, takes.get("ar", ()) if name != "ar" else ()),
-            "ratio_to": names[0],
-            "error": bench.failed.get(name),
-            "note": note or None,
-        }
-        table.append(line)
+        for task in args.tasks or (None,):
+            asked = None if task is None else prompts_for([task], args.each)
+            bench = Bench(args, budget, prompts_of(args.model, asked))
+            table += _table(args, bench, names, task)
     limit = f"cgroups of {size(bench.cgroup_bytes)}" if bench.cgroup_bytes else "no memory cgroup"
     foot = (
         f"{args.model.name}, {size(info.size_bytes)}, budget {size(budget)}, {limit}; "
-        f"{len(prompts) - 1} prompts, {args.predict} tokens each, {args.threads} threads, "
+        f"{bench.n_prompts} prompts, {args.predict} tokens each, {args.threads} threads, "
         f"median of {args.rounds} alternations; {machine()}"
     )
     show(
@@ -86,6 +68,36 @@ def run(args: Namespace) -> None:
     )
 
 
+def limit_of(args: Namespace, info: ModelInfo) -> int:
+    """The budget in bytes. Raises BadRequest where there is none."""
+    limit = args.budget.bytes_for(info.size_bytes) if args.budget else None
+    if not limit:
+        raise BadRequest("without a limit there is nothing to compare under one", hint="give --budget a size")
+    return int(limit)
+
+
+def _table(args: Namespace, bench: Bench, names: Sequence[str], task: str | None) -> list[Line]:
+    takes = bench.alternate(names)
+    table: list[Line] = []
+    for name in names:
+        sync = takes.get(name + SYNC, takes[name] if name.endswith(SYNC) else [])
+        line: Line = {
+            "bench": "decode",
+            "row": name,
+            **({} if task is None else {"task": task}),
+            "mode": RowName.parse(name, SYNC).mode,
+            "model": args.model.name,
+            "budget_bytes": bench.budget_bytes,
+            "cgroup_bytes": bench.cgroup_bytes,
+            **figures(takes[name], takes[names[0]], sync, takes.get("ar", ()) if name != "ar" else ()),
+            "ratio_to": names[0],
+            "error": bench.failed.get(name),
+            "note": bench.note or None,
+        }
+        table.append(line)
+    return table
+
+
 def _check(names: Sequence[str]) -> None:
     for name in names:
         RowName.parse(name, SYNC)
@@ -93,11 +105,14 @@ def _check(names: Sequence[str]) -> None:
         raise BadRequest("a row is named twice in --rows", hint="name each once")
 
 
-class _Bench:
-    """The runs of the rows, and which of them failed: `failed` holds each one's reason."""
+class Bench:
+    """The runs of the rows on the same `prompts`, the first of which warms up.
+
+    `failed`: of rows that did, the reason. `note`: why rows go without a cgroup although one was asked for.
+    """
 
     def __init__(self, args: Namespace, budget: int, prompts: Sequence[tuple[int, ...]]) -> None:
-        self._args, self._budget, self._prompts = args, budget, prompts
+        self._args, self.budget_bytes, self._prompts = args, budget, prompts
         plain = catalogue_of(args.model)
         self._catalogue = pack_of(args.model) or plain
         self._files = {*plain.files, *self._catalogue.files}
@@ -106,9 +121,15 @@ class _Bench:
         self._n_ctx = budget_row.room_for(prompts, self._tokens)
         self.cgroup_bytes: int | None = int(budget * _CGROUP_ROOM) if args.cgroup else None
         self.failed: dict[str, str] = {}
+        self.note = self._check_cgroup()
 
-    def check_cgroup(self) -> str:
-        """Why rows go without a cgroup although one was asked for; empty if they do not."""
+    @property
+    def n_prompts(self) -> int:
+        """Those that are measured."""
+        return len(self._prompts) - 1
+
+    def _check_cgroup(self) -> str:
+        """Why there is none although one was asked for; empty if there is."""
         if self.cgroup_bytes is None:
             return ""
         try:
@@ -116,7 +137,9 @@ class _Bench:
                 return ""
         except NotPermitted as error:
             self.cgroup_bytes = None
-            return f"{error.line()}; the rows go on without a limit"
+            note = f"{error.line()}; the rows go on without a limit"
+            print(f"s2chat bench: {note}", file=sys.stderr, flush=True)
+            return note
 
     def alternate(self, names: Sequence[str]) -> dict[str, list[Take]]:
         """The takes of each row; none of a row that failed. Who goes first changes from round to round."""
@@ -134,7 +157,7 @@ class _Bench:
         drop_cached(self._files)
         with self._group() as group:
             try:
-                with budget_row.start(name, self._args, self._budget, self._n_ctx, group) as row:
+                with budget_row.start(name, self._args, self.budget_bytes, self._n_ctx, group) as row:
                     answers = budget_row.ask(row, self._prompts, self._tokens, self._seconds)
             except ChildEnded:
                 if group is None or not group.killed():
@@ -190,6 +213,7 @@ def _brief(line: Line) -> Line:
     spread = f"{number('ratio_min'):.2f}–{number('ratio_max'):.2f}" if line["ratio"] is not None else None
     return {
         "row": line["row"],
+        **({"task": line["task"]} if "task" in line else {}),
         "tok_s": number("tok_s"),
         "ratio": number("ratio"),
         "from–to": spread,

@@ -9,9 +9,12 @@ from pathlib import Path
 from statistics import median
 
 from engine.bench import budget
+from engine.bench.prompts import prompts_of
 from engine.bench.report import machine, ratio, show
 from engine.bench.row import Figures, Row
 from engine.bench.rowname import NO_STORE, STOCK, RowName
+from engine.bench.take import Line
+from engine.bench.tasks import prompts_for
 from engine.device import detect
 from engine.errors import BadRequest, NativeError
 
@@ -26,7 +29,8 @@ def run(args: Namespace) -> None:
         return
     if args.cgroup:
         raise BadRequest("--cgroup has no size without --budget", hint="give both")
-    args.predict, args.prompt = args.predict or _DEFAULT_TOKENS, args.prompt or _DEFAULT_PROMPT
+    args.predict = args.predict or _DEFAULT_TOKENS
+    asked = _prompts(args)
     names = [RowName.parse(name, NO_STORE) for name in (args.rows or _DEFAULT_ROWS).split(",")]
     args.threads = args.threads or detect().cores
     rows = [
@@ -35,26 +39,50 @@ def run(args: Namespace) -> None:
     try:
         for row in rows:
             row.run()  # pages, caches and clocks warm up
-        rounds = [[row.run() for row in rows] for _ in range(args.rounds)]
+        table = [line for task, prompts in asked.items() for line in _table(args, names, rows, task, prompts)]
     finally:
         for row in rows:
             row.close()
-    columns = [list(column) for column in zip(*rounds, strict=True)]
-    table = [
-        _line(args, name, column, columns[0], names[0].text)
-        for name, column in zip(names, columns, strict=True)
-    ]
-    foot = f"{args.model.name}, {args.prompt} + {args.predict} tokens, {args.threads} threads, "
+    what = (
+        f"{args.prompt} + {args.predict} tokens" if args.tasks is None else f"{args.predict} tokens an answer"
+    )
+    foot = f"{args.model.name}, {what}, {args.threads} threads, "
     show(table, as_json=args.json, foot=foot + f"median of {args.rounds} alternations; {machine()}")
 
 
-def _line(
-    args: Namespace, name: RowName, mine: list[Figures], first: list[Figures], first_name: str
-) -> dict[str, object]:
+def _prompts(args: Namespace) -> dict[str, list[tuple[int, ...]] | None]:
+    """What is asked, by task; without tasks a text of `args.prompt` tokens. Sets `args.prompt` to the
+    longest."""
+    if args.tasks is None:
+        args.prompt = args.prompt or _DEFAULT_PROMPT
+        return {"": None}
+    if args.prompt is not None:
+        raise BadRequest("-p is for one text: the prompts of tasks are given", hint="leave it out")
+    asked = {task: prompts_of(args.model, prompts_for([task], args.each))[1:] for task in args.tasks}
+    args.prompt = max(len(prompt) for prompts in asked.values() for prompt in prompts)
+    return {**asked}
+
+
+def _table(
+    args: Namespace,
+    names: list[RowName],
+    rows: list[Row],
+    task: str,
+    prompts: list[tuple[int, ...]] | None,
+) -> list[Line]:
+    rounds = [[row.run(prompts) for row in rows] for _ in range(args.rounds)]
+    columns = [list(column) for column in zip(*rounds, strict=True)]
+    return [
+        {**_line(args, name, column, columns[0], names[0].text), **({"task": task} if task else {})}
+        for name, column in zip(names, columns, strict=True)
+    ]
+
+
+def _line(args: Namespace, name: RowName, mine: list[Figures], first: list[Figures], first_name: str) -> Line:
     def values(figures: list[Figures], key: str) -> list[float]:
         return [float(figure[key]) for figure in figures]
 
-    line: dict[str, object] = {
+    line: Line = {
         "bench": "decode",
         "row": name.text,
         "mode": name.mode,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from engine.bench.tasks import Prompt
 from engine.chat import CHATML, ChatTemplate, Message
 from engine.errors import ModelError
 from engine.model import read_model_info
@@ -25,8 +27,9 @@ MEASURED = (
 )
 
 
-def prompts_of(path: Path) -> list[tuple[int, ...]]:
-    """Token ids of WARM_UP and of each in MEASURED for the model at `path`; no weights are loaded."""
+def prompts_of(path: Path, asked: Sequence[Prompt] | None = None) -> list[tuple[int, ...]]:
+    """Token ids of WARM_UP and of each in MEASURED, or in `asked`, for the model at `path`; no weights are
+    loaded."""
     info, bindings = read_model_info(path), llama()
     params = bindings.llama_model_default_params()
     params.vocab_only = True
@@ -37,6 +40,9 @@ def prompts_of(path: Path) -> list[tuple[int, ...]]:
     try:
         source = bytes(bindings.llama_model_chat_template(model, None) or b"").decode("utf-8", "replace")
         template = ChatTemplate(source or CHATML, Vocab(model))
-        return [template.tokenize([Message("user", text)], {}) for text in (WARM_UP, *MEASURED)]
+        questions = (WARM_UP,) if asked is not None else (WARM_UP, *MEASURED)
+        talks: list[Sequence[Message]] = [[Message("user", text)] for text in questions]
+        talks += [prompt.messages for prompt in asked or ()]
+        return [template.tokenize(messages, {}) for messages in talks]
     finally:
         bindings.llama_model_free(model)

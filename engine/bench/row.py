@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.bench.child import Child, serve
 from engine.bench.rowname import NO_STORE, STOCK, RowName
 
+if TYPE_CHECKING:
+    from engine.events import Timings
+
 Figures = dict[str, Any]
+#: Of a request's timings, those that are summed over several.
+_ADDED = ("prompt_n", "prompt_ms", "predicted_n", "predicted_ms", "draft_n", "draft_n_accepted", "verify_n")
 
 
 def _text() -> str:
@@ -33,15 +38,16 @@ class Row(Child):
         arguments += ["--draft-experts", str(args.draft_experts), "--draft-length", str(args.draft_length)]
         super().__init__(f"row {name}", __name__, arguments, library=library)
 
-    def run(self) -> Figures:
-        figures: Figures = self.ask()
+    def run(self, prompts: Sequence[Sequence[int]] | None = None) -> Figures:
+        """What answers to `prompts` took, or one to a text of as many tokens as the row was made for."""
+        figures: Figures = self.ask(prompts)
         return figures
 
 
 def _ours(args: Namespace) -> Callable[[object], Figures]:
     """A mode, as the engine runs it."""
     from engine.bench.loading import load_here
-    from engine.events import Done, Tokens
+    from engine.events import Done, Timings, Tokens
     from engine.loop import generate
     from engine.native import CancelFlag
     from engine.request import Request, Sampling
@@ -54,28 +60,29 @@ def _ours(args: Namespace) -> Callable[[object], Figures]:
         store=False if name.ending else None,
     )
     tokens = session.vocab.tokenize(_text(), add_special=True, parse_special=True)
-    prompt = tuple(tokens[: args.prompt])
-    request = Request(
-        prompt,
-        Sampling(temperature=0.0),
-        name.speculation(args),
-        max_tokens=args.predict,
-        ignore_eos=True,
-    )
+    speculation = name.speculation(args)
 
-    def run(_: object) -> Figures:
+    def answer(prompt: Sequence[int], ids: list[int]) -> Timings:
         session.rewind(0)
-        ids: list[int] = []
+        request = Request(
+            tuple(prompt), Sampling(temperature=0.0), speculation, max_tokens=args.predict, ignore_eos=True
+        )
         for event in generate(session, request, CancelFlag()):
             if isinstance(event, Tokens):
                 ids += event.ids
             elif isinstance(event, Done):
                 timings = event.timings
+        return timings
+
+    def run(prompts: Any) -> Figures:
+        ids: list[int] = []
+        each = [answer(prompt, ids) for prompt in prompts or [tokens[: args.prompt]]]
+        added = Timings(**{name: sum(getattr(timings, name) for timings in each) for name in _ADDED})
         return {
-            "prefill_tok_s": timings.prompt_per_second,
-            "tok_s": timings.predicted_per_second,
-            "acceptance": timings.acceptance,
-            "tokens_per_pass": timings.tokens_per_pass,
+            "prefill_tok_s": added.prompt_per_second,
+            "tok_s": added.predicted_per_second,
+            "acceptance": added.acceptance,
+            "tokens_per_pass": added.tokens_per_pass,
             "ids": ids,
         }
 
@@ -87,20 +94,26 @@ def _stock(args: Namespace) -> Callable[[object], Figures]:
     from engine.bench.stock import Stock
 
     stock = Stock(args.model, args.prompt + args.predict + 256, args.threads)
-    prompt = stock.tokenize(_text())[: args.prompt]
+    text = stock.tokenize(_text())[: args.prompt]
 
-    def run(_: object) -> Figures:
+    def answer(prompt: Sequence[int], ids: list[int]) -> tuple[float, float]:
+        """Seconds that the prompt took, and the rest."""
         started = time.perf_counter()
         stock.prefill(prompt)
         prefilled = time.perf_counter()
-        ids = [stock.sample()]
-        while len(ids) < args.predict:
+        ids.append(stock.sample())
+        for _ in range(args.predict - 1):
             stock.feed(ids[-1:])
             ids.append(stock.sample())
-        ended = time.perf_counter()
+        return prefilled - started, time.perf_counter() - prefilled
+
+    def run(prompts: Any) -> Figures:
+        ids: list[int] = []
+        prompts = prompts or [text]
+        took = [answer(prompt, ids) for prompt in prompts]
         return {
-            "prefill_tok_s": args.prompt / (prefilled - started),
-            "tok_s": args.predict / (ended - prefilled),
+            "prefill_tok_s": sum(map(len, prompts)) / sum(prefill for prefill, _ in took),
+            "tok_s": len(ids) / sum(decode for _, decode in took),
             "ids": ids,
         }
 
