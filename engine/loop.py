@@ -43,7 +43,7 @@ def generate(
     """
     _check(session, request)
     answer = _Answer(session, request, drafter or drafter_for(session, request), watch or Watch())
-    session.hooks.stop_on(cancel)
+    session.stop_on(cancel)
     try:
         try:
             yield from answer.prefill()
@@ -93,6 +93,9 @@ class _Answer:
             session.extend(prompt[at : at + session.plan.n_ubatch], all_logits=False)
             self._prompt_ms = self._elapsed_ms()
             yield Prefill(len(session.timeline), len(prompt), self._cached)
+        if self._drafter is not None:
+            self._drafter.begin()
+            self._prompt_ms = self._elapsed_ms()
         self._started = time.perf_counter()
         self._store_before = session.store.stats() if session.store is not None else None
 
