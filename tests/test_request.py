@@ -51,8 +51,8 @@ def test_the_ends_of_every_range_are_right() -> None:
 @pytest.mark.parametrize(
     ("settings", "hint"),
     [
-        ({"mode": "turbo"}, "one of auto, ar, s2-exact, ngram"),
-        ({"mode": ""}, "one of auto, ar, s2-exact, ngram"),
+        ({"mode": "turbo"}, "one of auto, ar, s2-exact"),
+        ({"mode": ""}, "one of auto, ar, s2-exact"),
         ({"draft_experts": 0}, "a whole number from 1 to"),
         ({"draft_experts": 2.5}, "a whole number from 1 to"),
         ({"draft_length": -1}, f"a whole number from 0 to {MAX_DRAFT_LENGTH}"),
