@@ -61,10 +61,7 @@ def run(args: Namespace) -> None:
         tallies: defaultdict[Asked, Tally] = defaultdict(Tally)
         refused = ""
         for asked, prompt in _questions(session, args, len(prompts)):
-            try:
-                _answer(session, args, prompts[prompt], asked, tallies[asked])
-            except BadRequest as error:
-                refused = f"; no es: {error.message}"
+            refused = _answer(session, args, prompts[prompt], asked, tallies[asked]) or refused
         lines = [
             *_passes(split.held_out),
             *_acceptance(session),
@@ -143,7 +140,8 @@ def _questions(session: Session, args: Namespace, prompts: int) -> Iterator[tupl
                 yield Asked(mode, experts, expansion, prompt), prompt
 
 
-def _answer(session: Session, args: Namespace, prompt: Sequence[int], asked: Asked, tally: Tally) -> None:
+def _answer(session: Session, args: Namespace, prompt: Sequence[int], asked: Asked, tally: Tally) -> str:
+    """Why it was refused, or ""."""
     from engine.drafters import drafter_for
     from engine.loop import generate
     from engine.native import CancelFlag
@@ -152,11 +150,15 @@ def _answer(session: Session, args: Namespace, prompt: Sequence[int], asked: Ask
     speculation = Speculation(asked.mode, asked.experts, args.draft_length, asked.expansion)
     session.rewind(0)
     request = Request(tuple(prompt), Sampling(temperature=0.0), speculation, args.predict, ignore_eos=True)
-    drafter = drafter_for(session, request)
+    try:
+        drafter = drafter_for(session, request)
+    except BadRequest as error:
+        return f"; no {asked.mode}: {error.message}"
     counted = None if drafter is None else _Counted(drafter, tally)
     for event in generate(session, request, CancelFlag(), counted):
         if isinstance(event, Done):
             tally.add(event.timings)
+    return ""
 
 
 def _contexts(tallies: Mapping[Asked, Tally], experts: int) -> list[Line]:
