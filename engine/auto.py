@@ -14,6 +14,11 @@ class Auto:
     def __init__(self, lookup: Drafter, own: Drafter | None, experience: Experience) -> None:
         self._lookup, self._own, self._prices = lookup, own, experience.prices
 
+    def begin(self) -> None:
+        self._lookup.begin()
+        if self._own is not None:
+            self._own.begin()
+
     def propose(self, root: int, length: int, target: Sampler) -> Draft:
         draft = self._lookup.propose(root, length, target)  # also where it may not be used: it reads along
         if not self._prices.known:

@@ -21,6 +21,10 @@ class Draft:
 class Drafter(Protocol):
     """Proposes what may follow. It leaves timeline and KV cache as it found them, also when it raises."""
 
+    def begin(self) -> None:
+        """The prompt is in the cache. What the drafter reads now counts as the prompt's."""
+        ...
+
     def propose(self, root: int, length: int, target: Sampler) -> Draft:
         """Up to `length` tokens to follow `root`, the drawn token that is not in the cache yet."""
         ...

@@ -7,18 +7,23 @@ it while its chance pays for what it adds to this pass.
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import Protocol
 
-from engine.prices import Load, Prices
+from engine.cascade import Cascade
+from engine.experience import DraftKind
+from engine.prices import Load
 
+SAMPLE = 4  # tokens per block
 _CONFIDENT = 0.5  # of the confidence expansion: chance that all of a prefix is accepted
 
 
 class Expansion(Protocol):
-    """`chance` is that of the candidate and all before it being accepted. `by_prices`: it needs them, and a
-    block goes without a draft where they say so."""
+    """Of one request. `chance` is that of the candidate and all before it being accepted."""
 
-    by_prices: ClassVar[bool]
+    def limit(self, most: int) -> int:
+        """How many tokens this block may draft, of `most` that are allowed; 0 for plain decode. Once per
+        block."""
+        ...
 
     def worth_drafting(self, chance: float) -> bool:
         """Whether to decode the candidate with the draft, which shows its experts and what follows it."""
@@ -28,13 +33,18 @@ class Expansion(Protocol):
         """Whether it goes into the pass, `news` being what it adds; None: not known."""
         ...
 
+    def judged(self, tokens: int, ms: float) -> None:
+        """The block that `limit` was asked for gave `tokens` in `ms`, its draft included."""
+        ...
+
 
 class Fixed:
     """As many as the request's draft length says."""
 
-    by_prices = False
+    def __init__(self, kind: DraftKind) -> None: ...
 
-    def __init__(self, prices: Prices) -> None: ...
+    def limit(self, most: int) -> int:
+        return most
 
     def worth_drafting(self, chance: float) -> bool:  # noqa: ARG002
         return True
@@ -42,13 +52,18 @@ class Fixed:
     def worth_verifying(self, chance: float, news: Load | None) -> bool:  # noqa: ARG002
         return True
 
+    def judged(self, tokens: int, ms: float) -> None: ...
 
-class Confidence:
+
+class Sampled(Fixed):
+    """A few, whether they pay or not: to find out what drafts of a kind are worth."""
+
+    def limit(self, most: int) -> int:
+        return min(most, SAMPLE)
+
+
+class Confidence(Fixed):
     """While the draft is sure enough, whatever it costs."""
-
-    by_prices = False
-
-    def __init__(self, prices: Prices) -> None: ...
 
     def worth_drafting(self, chance: float) -> bool:
         return chance >= _CONFIDENT
@@ -57,44 +72,62 @@ class Confidence:
         return chance >= _CONFIDENT
 
 
-class Utility:
-    """The paper's U = p·T_AR / (ΔC + C_draft) ≥ 1, to the letter: the draft step counts in both tests."""
+class Priced:
+    """By what is still to be paid: a draft step that has been made costs nothing more.
 
-    by_prices = True
+    Where prices decide how far a block goes, they decide whether it goes at all: blocks with a draft are
+    tried, and go on while they are faster than plain decode. Not by tokens alone: a draft also reads ahead.
+    """
 
-    def __init__(self, prices: Prices) -> None:
-        self._prices = prices
+    def __init__(self, kind: DraftKind) -> None:
+        self._kind, self._prices = kind, kind.prices
+        self._tried = False
+
+    def limit(self, most: int) -> int:
+        self._tried = self._prices.known and self._kind.trial.due()
+        return most if self._tried else 0
 
     def worth_drafting(self, chance: float) -> bool:
-        return chance * self._prices.plain_ms >= self._prices.draft_ms + self._prices.more_ms()
+        return self._pays(chance, self._kind.step_ms + self._prices.more_ms())
+
+    def worth_verifying(self, chance: float, news: Load | None) -> bool:
+        return self._pays(chance, self._prices.more_ms() if news is None else self._prices.news_ms(news))
+
+    def judged(self, tokens: int, ms: float) -> None:
+        if self._tried:
+            self._kind.trial.result(tokens * self._prices.plain_ms - ms)
+
+    def _pays(self, chance: float, ms: float) -> bool:
+        return self._prices.known and chance * self._prices.plain_ms >= ms
+
+
+class Utility(Priced):
+    """The paper's U = p·T_AR / (ΔC + C_draft) ≥ 1, to the letter: the draft step counts in both tests."""
 
     def worth_verifying(self, chance: float, news: Load | None) -> bool:
         cost = self._prices.more_ms() if news is None else self._prices.news_ms(news)
-        return chance * self._prices.plain_ms >= self._prices.draft_ms + cost
+        return self._pays(chance, self._kind.step_ms + cost)
 
 
-class Priced:
-    """By what is still to be paid: a draft step that has been made costs nothing more."""
+class Tested(Fixed):
+    """By the throughput of whole blocks, as Cascade does it."""
 
-    by_prices = True
+    def __init__(self, kind: DraftKind) -> None:
+        super().__init__(kind)
+        self._cascade = Cascade()
 
-    def __init__(self, prices: Prices) -> None:
-        self._prices = prices
+    def limit(self, most: int) -> int:
+        return self._cascade.length(most)
 
-    def worth_drafting(self, chance: float) -> bool:
-        prices = self._prices
-        return prices.known and chance * prices.plain_ms >= prices.draft_ms + prices.more_ms()
-
-    def worth_verifying(self, chance: float, news: Load | None) -> bool:
-        prices = self._prices
-        cost = prices.more_ms() if news is None else prices.news_ms(news)
-        return prices.known and chance * prices.plain_ms >= cost
+    def judged(self, tokens: int, ms: float) -> None:
+        self._cascade.judged(tokens, ms)
 
 
 #: By the names of `engine.request.EXPANSIONS`.
-EXPANSIONS: dict[str, type[Fixed] | type[Confidence] | type[Utility] | type[Priced]] = {
+EXPANSIONS: dict[str, type[Fixed] | type[Priced]] = {
     "priced": Priced,
     "utility": Utility,
     "confidence": Confidence,
     "fixed": Fixed,
+    "cascade": Tested,
 }

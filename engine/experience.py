@@ -5,30 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.acceptance import Acceptance
-from engine.prices import Prices
-from engine.request import Request
+from engine.prices import Mean, Prices
 from engine.trial import Trial
 
 
+class DraftKind:
+    """What is known of drafts of one kind: by one drafter, and with so many experts where it has a choice.
+
+    `trial`: whether drafting so pays, by whole blocks.
+    """
+
+    def __init__(self, prices: Prices) -> None:
+        self.prices, self.trial = prices, Trial()
+        self._step = Mean()
+        self._tables: dict[bool, Acceptance] = {}
+
+    @property
+    def step_ms(self) -> float:
+        """C_draft: a draft step; until one was measured as much as a plain pass."""
+        return self._step(self.prices.plain_ms)
+
+    def stepped(self, ms: float) -> None:
+        """A draft step was run, for the pass that comes next."""
+        self._step.add(ms)
+        self.prices.drafted()
+
+    def acceptance(self, *, greedy: bool) -> Acceptance:
+        """One table for the likeliest token, one for drawn ones."""
+        return self._tables.setdefault(greedy, Acceptance())
+
+    def tables(self) -> Iterator[tuple[str, Acceptance]]:
+        for greedy, table in self._tables.items():
+            yield "likeliest" if greedy else "drawn", table
+
+
 class Experience:
-    """Prices of passes, how drafts fare by drafter and way of drawing, and whether drafting by itself
-    pays."""
+    """Prices of passes, and how each kind of draft fares."""
 
     def __init__(self) -> None:
         self.prices = Prices()
-        self.self_draft = Trial()
-        self._tables: dict[tuple[str, bool, int], Acceptance] = {}
+        self._kinds: dict[tuple[str, int], DraftKind] = {}
 
-    def acceptance(self, drafter: str, request: Request) -> Acceptance:
-        """The table of `drafter`: one for the likeliest token, one for drawn ones, and one per k'."""
-        experts = request.speculation.draft_experts if drafter == "self" else 0
-        key = (drafter, request.sampling.is_greedy, experts)
-        return self._tables.setdefault(key, Acceptance())
+    def kind(self, drafter: str, experts: int = 0) -> DraftKind:
+        return self._kinds.setdefault((drafter, experts), DraftKind(self.prices))
 
     def tables(self) -> Iterator[tuple[str, Acceptance]]:
-        """All of them, with the name of what they are about."""
-        for (drafter, greedy, experts), table in self._tables.items():
-            yield (
-                f"{drafter}{f' k={experts}' if experts else ''}, {'likeliest' if greedy else 'drawn'}",
-                table,
-            )
+        """All of acceptance, with the name of what each is about."""
+        for (drafter, experts), kind in self._kinds.items():
+            for how, table in kind.tables():
+                yield f"{drafter}{f' k={experts}' if experts else ''}, {how}", table

@@ -10,12 +10,17 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.budget import Budget
 from engine.errors import BadRequest, EngineUnavailable
 from engine.size import size
 from engine.strain import Strain, pressure_of, read_strain, spare
+
+if TYPE_CHECKING:
+    from engine.model import ModelInfo
+    from engine.plan import Plan
+    from engine.store import Store
 
 IDLE_S = 600.0
 PATIENCE = 2  # looks that find pressure: one may be a program that is just starting
@@ -75,6 +80,22 @@ class MemoryGovernor:
         self._calm_s = CALM_S
         self._seen = 0
         self._pressed = self._resting = False
+
+    @classmethod
+    def of(cls, store: Store, plan: Plan, info: ModelInfo) -> MemoryGovernor:
+        """For a loaded model whose store has got its slots."""
+        slot_bytes = store.stats().bytes
+        limited = plan.budget_bytes and slot_bytes < store.bytes_all
+        return cls(
+            store,
+            budget_bytes=plan.budget_bytes,
+            slot_bytes=slot_bytes,
+            # The store was given what the budget leaves; more than all of the experts would say nothing.
+            other_bytes=plan.budget_bytes - slot_bytes if limited else plan.other_bytes,
+            # Each layer's share of one token's experts: those most in use, so the first token comes soon.
+            idle_bytes=store.bytes_all * info.n_expert_used // info.n_expert,
+            model_bytes=info.size_bytes,
+        )
 
     @property
     def budget_bytes(self) -> int:
@@ -143,6 +164,32 @@ class MemoryGovernor:
             self._resize(self._wanted, "")
             words = f"{size(count)} for the engine" if count else "no limit"
             return f"budget: {words}; {self._share()}"
+
+    def lend(self, n_bytes: int) -> None:
+        """So many bytes more of the process go to something beside the experts; below 0 they come back.
+
+        Raises BadRequest when experts, budget or machine leave no room.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            other = self._other + n_bytes
+            if n_bytes > 0:
+                self._check_room(n_bytes, other)
+            self._other = other
+            if self._budget:
+                self._wanted = self._granted(self._budget)
+                settled = not (self._pressed or self._resting)
+                self._resize(self._wanted if settled else min(self._bytes, self._wanted), "")
+
+    def _check_room(self, n_bytes: int, other: int) -> None:
+        if self._budget and self._budget < other + self._slots.bytes_min:
+            raise BadRequest(
+                f"a budget of {size(self._budget)} has no room for {size(n_bytes)} more",
+                hint=f"{-(-(other + self._slots.bytes_min) // (1 << 20))}M or more",
+            )
+        if not self._budget and (free := spare(self._read())) < n_bytes:
+            raise BadRequest(f"{size(n_bytes)} more do not fit into the {size(free)} that may be taken")
 
     def _granted(self, budget: int) -> int:
         """Bytes of slots in a budget; without one, all that the machine can spare."""

@@ -43,7 +43,7 @@ def generate(
     """
     _check(session, request)
     answer = _Answer(session, request, drafter or drafter_for(session, request), watch or Watch())
-    session.hooks.stop_on(cancel)
+    session.stop_on(cancel)
     try:
         try:
             yield from answer.prefill()
@@ -79,9 +79,7 @@ class _Answer:
         self._cached = 0
         self._store_before: StoreStats | None = None
         self._draft_n = self._accepted_n = self._verify_n = 0
-        self._plain_ms = self._block_ms = (
-            0.0  # of blocks: what plain decode would have taken, and what they took
-        )
+        self._block_n, self._block_ms = 0, 0.0  # tokens of blocks, and what those took
         self.reason: FinishReason | None = None
 
     def prefill(self) -> Iterator[Prefill]:
@@ -93,6 +91,9 @@ class _Answer:
             session.extend(prompt[at : at + session.plan.n_ubatch], all_logits=False)
             self._prompt_ms = self._elapsed_ms()
             yield Prefill(len(session.timeline), len(prompt), self._cached)
+        if self._drafter is not None:
+            self._drafter.begin()
+            self._prompt_ms = self._elapsed_ms()
         self._started = time.perf_counter()
         self._store_before = session.store.stats() if session.store is not None else None
 
@@ -170,7 +171,7 @@ class _Answer:
     def _count(self, drawn: int, accepted: int, looked_at: int, ms: float) -> None:
         self._draft_n += looked_at
         self._accepted_n += accepted
-        self._plain_ms += drawn * self._session.experience.prices.plain_ms
+        self._block_n += drawn
         self._block_ms += ms
 
     def _draw(self, row: int) -> int:
@@ -228,6 +229,11 @@ class _Answer:
     def _elapsed_ms(self) -> float:
         return 1e3 * (time.perf_counter() - self._started)
 
+    def _gain(self) -> float | None:
+        """By what is known of plain decode now: at an answer's beginning that was often measured cold."""
+        plain_ms = self._session.experience.prices.plain_ms
+        return self._block_n * plain_ms / self._block_ms if self._draft_n and plain_ms else None
+
     def _timings(self) -> Timings:
         return Timings(
             prompt_n=len(self._request.prompt) - self._cached,
@@ -239,7 +245,7 @@ class _Answer:
             draft_n_accepted=self._accepted_n,
             verify_n=self._verify_n,
             context_n=len(self._session.timeline),
-            gain=self._plain_ms / self._block_ms if self._draft_n and self._plain_ms else None,
+            gain=self._gain(),
             store=figures_since(self._store_before, self._session.store),
         )
 

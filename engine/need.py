@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.request import CACHE_TYPES
 from engine.size import size
 
 if TYPE_CHECKING:
@@ -58,6 +60,11 @@ class Need:
             (self.compute + self.process, "buffers and the process"),
         ]
         return " + ".join(f"{size(count)} {what}" for count, what in parts if count)
+
+
+def cell_bytes(model: ModelInfo, cache_type: str) -> int:
+    """Of the KV cache for one token; `cache_type` is a key of CACHE_TYPES."""
+    return math.ceil(model.kv_bytes_per_token * CACHE_TYPES[cache_type] / CACHE_TYPES["f16"])
 
 
 def need_of(model: ModelInfo, *, n_ctx: int, cell_bytes: int, n_ubatch: int, n_outputs: int) -> Need:

@@ -26,9 +26,11 @@ class NgramDraft:
 
     def __init__(self, session: Session, request: Request, experience: Experience) -> None:
         self._session, self._prices = session, experience.prices
-        self._acceptance = experience.acceptance(self.name, request)
+        self._acceptance = experience.kind(self.name).acceptance(greedy=request.sampling.is_greedy)
         self._text: list[int] = []
         self._places: dict[tuple[int, ...], list[int]] = {}
+
+    def begin(self) -> None: ...
 
     def propose(self, root: int, length: int, target: Sampler) -> Draft:  # noqa: ARG002
         """As many of the tokens that followed the longest match as their chance pays for."""

@@ -101,6 +101,11 @@ def heat_cache() -> Path:
     return Path(platformdirs.user_cache_path(_APP)) / "heat"
 
 
+def calibration_cache() -> Path:
+    """Where it is kept how drafts of a model are best made on this machine."""
+    return Path(platformdirs.user_cache_path(_APP)) / "calibration"
+
+
 def speeds_cache() -> Path:
     """Where it is kept how fast this machine's disks and memory are."""
     return Path(platformdirs.user_cache_path(_APP)) / "speeds.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +12,7 @@ from engine.errors import BadRequest
 from engine.forecast import Forecast, forecast
 from engine.model import ModelInfo
 from engine.need import Need, need_of
+from engine.need import cell_bytes as cell_bytes_of
 from engine.placement import ALL, place
 from engine.request import CACHE_TYPES, MODES, Speculation
 from engine.seeds import Measured
@@ -24,6 +24,7 @@ CONTEXT_MIN = 64
 CONTEXT_MAX = 1 << 30  # positions are 32-bit numbers
 UBATCH = 512
 DRAFT_LENGTH = 8
+ASKED_FOR = "asked for"  # a reason
 _CONTEXT_LEAST = 512  # that a chat is of any use with
 
 
@@ -104,7 +105,7 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes, measured: Measur
     reasons: dict[str, str] = {}
     notices: list[str] = []
     cache_type = _cache_type(wishes, reasons)
-    cell_bytes = _cell_bytes(model, cache_type)
+    cell_bytes = cell_bytes_of(model, cache_type)
     n_ctx = _context(device, model, cell_bytes, wishes, reasons, notices)
     need = _need(model, n_ctx, cell_bytes)
     placement = place(device, need, can_store=model.expert_bytes > 0 and wishes.store is not False)
@@ -137,10 +138,6 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes, measured: Measur
 
 def _need(model: ModelInfo, n_ctx: int, cell_bytes: int) -> Need:
     return need_of(model, n_ctx=n_ctx, cell_bytes=cell_bytes, n_ubatch=UBATCH, n_outputs=ROWS_EXACT)
-
-
-def _cell_bytes(model: ModelInfo, cache_type: str) -> int:
-    return math.ceil(model.kv_bytes_per_token * CACHE_TYPES[cache_type] / CACHE_TYPES["f16"])
 
 
 def _forecast(device: Device, model: ModelInfo, plan: Plan) -> Forecast:
@@ -274,7 +271,7 @@ def _obstacle(device: Device, model: ModelInfo, allowance: Allowance, n_ctx: int
     can_store = model.expert_bytes > 0 and not device.gpu
 
     def lacks(n_ctx: int, cache_type: str) -> int:
-        need = _need(model, n_ctx, _cell_bytes(model, cache_type))
+        need = _need(model, n_ctx, cell_bytes_of(model, cache_type))
         free, reserve = device.available_bytes, reserve_bytes(device)
         return allow_free(need, available=free, reserve=reserve, can_store=can_store).lacking
 
@@ -370,7 +367,7 @@ def _speculation(
             f"{experts} draft experts, but {model.name} uses {model.n_expert_used} per token",
             hint=f"1 to {model.n_expert_used}",
         )
-    reasons["draft_experts"] = choice.reason if asked is None else "asked for"
+    reasons["draft_experts"] = choice.reason if asked is None else ASKED_FOR
     length = DRAFT_LENGTH if wishes.draft_length is None else wishes.draft_length
     why = "short: a draft step costs nearly a full one" if wishes.draft_length is None else "asked for"
     reasons["draft_length"] = why

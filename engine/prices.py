@@ -1,6 +1,6 @@
-"""What passes cost here, measured while they run: plain decode, a draft step, a verify pass.
+"""What full passes cost here, measured while they run: plain decode, and verify passes.
 
-The verify pass follows the design's form of S2-MoE's section 4.1, a + b·positions + c_mem·(experts in
+They follow the design's form of S2-MoE's section 4.1, a + b·positions + c_mem·(experts in
 memory) + c_late·(on their way) + c_io·(on disk), refitted after every pass by recursive least squares that
 forgets, none of the prices below zero.
 """
@@ -111,7 +111,7 @@ class Prices:
 
     def __init__(self) -> None:
         self.full = PassPrice()
-        self._plain_ms, self._draft_ms = Mean(), Mean()
+        self._plain_ms = Mean()
         self._plain_load = [Mean() for _ in range(3)]  # resident, late, missing of a plain pass
         self._more = [Mean() for _ in range(3)]  # the same for each position beyond the first
         self._wide_count = 0  # passes of several rows
@@ -127,11 +127,6 @@ class Prices:
     def plain_ms(self) -> float:
         """T_AR: a token by plain decode."""
         return self._plain_ms()
-
-    @property
-    def draft_ms(self) -> float:
-        """C_draft: a draft step; until one was measured as much as a plain pass."""
-        return self._draft_ms(self.plain_ms)
 
     @property
     def plain_load(self) -> Load:
@@ -174,7 +169,6 @@ class Prices:
         for mean, value, one in zip(self._more, parts, before, strict=True):
             mean.add(max(0.0, (value - one) / (load.positions - 1)))
 
-    def drafted(self, ms: float) -> None:
+    def drafted(self) -> None:
         """A draft step was run, for the pass that comes next."""
-        self._draft_ms.add(ms)
         self._after_draft = True

@@ -11,13 +11,17 @@ from engine.reuse import Reuse
 @dataclass(frozen=True, slots=True)
 class Mode:
     """A row of the mode table: where its drafts come from, and what it promises. `reuses`: verify passes lean
-    towards the experts their positions share."""
+    towards the experts their positions share. `expansion`: how far it drafts where nobody says, one of
+    EXPANSIONS. `apart`: the model drafts in a context of its own.
+    """
 
     name: str
     drafters: tuple[str, ...]
     exact: bool
     summary: str
     reuses: bool = False
+    expansion: str = "priced"
+    apart: bool = False
 
 
 MODES: dict[str, Mode] = {
@@ -49,6 +53,21 @@ MODES: dict[str, Mode] = {
             summary="as s2-exact, and verifying prefers experts its tokens share: less to read, another text",
             reuses=True,
         ),
+        Mode(
+            "es",
+            drafters=("self",),
+            exact=True,
+            summary="for comparison: draft a fixed length in a context apart; same text as ar",
+            expansion="fixed",
+            apart=True,
+        ),
+        Mode(
+            "cascade",
+            drafters=("self",),
+            exact=True,
+            summary="for comparison: test some draft lengths and keep the fastest; same text as ar",
+            expansion="cascade",
+        ),
     )
 }
 
@@ -62,7 +81,7 @@ def is_lossy(mode: str) -> bool:
 SPECULATION_FIELDS = ("mode", "draft_experts", "draft_length", "cap")
 
 #: What decides how far a block is drafted: engine/expansion.py.
-EXPANSIONS = ("priced", "utility", "confidence", "fixed")
+EXPANSIONS = ("priced", "utility", "confidence", "fixed", "cascade")
 
 #: Types of the KV cache, named as in llama.cpp, and their bytes per number.
 CACHE_TYPES = {"f16": 2.0, "q8_0": 34 / 32}
@@ -117,18 +136,24 @@ class Sampling:
 class Speculation:
     """Which mode, and how it drafts: `draft_experts` = k' per token, `draft_length` tokens per block at most.
 
-    `expansion`: what decides how many, one of EXPANSIONS. `from_memory`: drafts choose among the experts in
-    memory and read nothing. `cap`, `beta`, `by_prefix`: of a Reuse, in modes that have one.
+    `expansion`: what decides how many, one of EXPANSIONS, or "" for the mode's own. `from_memory`: drafts
+    choose among the experts in memory and read nothing. `cap`, `beta`, `by_prefix`: of a Reuse, in modes that
+    have one.
     """
 
     mode: str = "ar"
     draft_experts: int = 2
     draft_length: int = 8
-    expansion: str = "priced"
+    expansion: str = ""
     from_memory: bool = True
     cap: int = 16
     beta: float = BETA
     by_prefix: bool = False
+
+    @property
+    def expands_by(self) -> str:
+        """What decides how far it drafts."""
+        return self.expansion or MODES[self.mode].expansion
 
     @property
     def reuse(self) -> Reuse | None:
@@ -138,7 +163,7 @@ class Speculation:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise BadRequest(f"unknown mode {self.mode!r}", hint="one of " + ", ".join(MODES))
-        if self.expansion not in EXPANSIONS:
+        if self.expansion not in ("", *EXPANSIONS):
             raise BadRequest(f"unknown expansion {self.expansion!r}", hint="one of " + ", ".join(EXPANSIONS))
         _check_whole("draft_experts", self.draft_experts, 1, 1 << 16)
         _check_whole("draft_length", self.draft_length, 0, MAX_DRAFT_LENGTH)

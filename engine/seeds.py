@@ -22,6 +22,7 @@ _TABLE_1 = {  # by the architecture's name in GGUF
     "qwen3moe": Seed(8, 3, 14),
     "gpt-oss": Seed(4, 1, 6),
 }
+MEASURED_HERE = "measured here"  # a reason
 _PART = 4  # the table's mean: a draft uses a quarter of the model's experts,
 _TIMES = 2  # and a verify pass prefers twice as many
 
@@ -46,7 +47,7 @@ def draft_experts(model: ModelInfo, slowed: str, measured: Measured | None = Non
     """k' for `model`, from 1 to its own k; one less while the machine is `slowed`."""
     used = model.n_expert_used
     if measured is not None and measured.draft_experts is not None:
-        return Choice(max(1, min(used, measured.draft_experts)), "measured here")
+        return Choice(max(1, min(used, measured.draft_experts)), MEASURED_HERE)
     seed = _TABLE_1.get(model.arch)
     if seed is None:
         choice = Choice(max(1, used // _PART), "a quarter of the model's own")
@@ -61,7 +62,7 @@ def cap(model: ModelInfo, slowed: str, measured: Measured | None = None) -> Choi
     """Experts per layer that a verify pass prefers, no fewer than k; fewer while the machine is `slowed`."""
     used, whole = model.n_expert_used, model.n_expert
     if measured is not None and measured.cap is not None:
-        return Choice(max(used, min(whole, measured.cap)), "measured here")
+        return Choice(max(used, min(whole, measured.cap)), MEASURED_HERE)
     seed = _TABLE_1.get(model.arch)
     if seed is None:
         choice = Choice(min(whole, _TIMES * used), "twice the model's own")

@@ -16,15 +16,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engine.calibration import Calibration
 from engine.chat import CHATML, ChatTemplate, Message
-from engine.errors import BadRequest, Cancelled, ModelError, NativeError
+from engine.context import Context
+from engine.draft_context import Annex
+from engine.errors import BadRequest, Cancelled, ModelError
 from engine.events import ExpertMap
 from engine.experience import Experience
 from engine.experts import catalogue_of
+from engine.governor import MemoryGovernor
 from engine.heat import heat_file, read_heat, write_heat
 from engine.memory import rss_bytes
 from engine.model import ModelInfo, read_model_info
 from engine.native import CancelFlag, Hooks, llama, log
+from engine.need import cell_bytes
 from engine.pack import pack_of
 from engine.placement import NONE
 from engine.plan import Plan
@@ -33,46 +38,39 @@ from engine.reuse import Reuse
 from engine.shelf import Shelf
 from engine.size import size
 from engine.store import Store
+from engine.strain import read_strain, spare
 from engine.thoughts import opens_thoughts
 from engine.threads import ThreadGovernor
-from engine.timeline import ROWS_EXACT, Timeline
+from engine.timeline import Timeline
 from engine.tools import Tools
 from engine.union import COMING, THERE, ExpertUnion
 from engine.vocab import Vocab
 
 _REPLIES_KEPT = 256  # answers whose token ids are remembered, so that their KV cells are found again
-_GGML_TYPES = {"f16": 1, "q8_0": 8}  # enum ggml_type
 _TAG_TOKENS = 12  # more than any tag of thoughts takes
 _LOAD_WITHOUT_MAPPING = 0  # enum llama_load_mode
 _RESERVE = 32 << 20  # bytes: what the process still grows by when it works
-_DECODE_NO_ROOM, _DECODE_ABORTED = 1, 2  # return values of llama_decode
+_DRAFT_OUTPUTS = 1
 
 
 class Session:
     """One model, one llama context, one sequence. Not thread-safe: the decode thread owns it."""
 
     def __init__(
-        self, info: ModelInfo, plan: Plan, model: Any, context: Any, store: Store | None = None
+        self, info: ModelInfo, plan: Plan, model: Any, target: Context, store: Store | None = None
     ) -> None:
         self._llama = llama()
         self.store = store
+        self.governor: MemoryGovernor | None = None
+        self.calibration: Calibration | None = None
         self._heat: Path | None = None
         self._shelf: Shelf | None = None
-        self._model, self._context = model, context
-        self._memory = self._llama.llama_get_memory(context)
-        self._batch = self._llama.llama_batch_init(plan.n_ubatch, 0, 1)
-        # Each look at a pointer field of a ctypes struct makes a new object; these are looked at per token.
-        self._tokens, self._positions, self._outputs = self._batch.token, self._batch.pos, self._batch.logits
-        for i in range(plan.n_ubatch):
-            self._batch.n_seq_id[i] = 1
-            self._batch.seq_id[i][0] = 0
+        self._model, self.target = model, target
         self.info, self.plan = info, plan
         self.vocab = Vocab(model)
-        self.hooks = Hooks(context)
-        self.hooks.set_rows_exact(ROWS_EXACT)
+        self.hooks, self.n_ctx = target.hooks, target.n_ctx
         self.timeline = Timeline()
-        self._governor = ThreadGovernor(plan.n_threads, fixed=plan.threads_fixed)
-        self.n_ctx = int(self._llama.llama_n_ctx_seq(context))
+        self.annex = Annex(self._second_context, self._second_bytes, self._lend)
         self.notices: list[str] = list(plan.notices)
         self.experience = Experience()
         self.can_rewind = self._check_can_rewind()
@@ -113,8 +111,7 @@ class Session:
         catalogue = (pack_of(path, notices.append) or catalogue_of(path)) if plan.store else None
         if catalogue is None or not catalogue.tensors:
             plan = replace(plan, store=False)
-            model, context = _open(bindings, info, plan, on_progress, cancel)
-            return cls(info, plan, model, context)
+            return cls(info, plan, *_open(bindings, info, plan, on_progress, cancel))
         store = Store.open(catalogue)
         plan = replace(plan, reasons={**plan.reasons, "reading": store.reason})
         if store.refused:
@@ -122,11 +119,11 @@ class Session:
             notices.append(f"{folder} can be read through the page cache only, which takes longer")
         try:
             with store.loading():
-                model, context = _open(bindings, info, plan, on_progress, cancel)
+                model, target = _open(bindings, info, plan, on_progress, cancel, store)
         except BaseException:
             store.close()
             raise
-        session = cls(info, plan, model, context, store)
+        session = cls(info, plan, model, target, store)
         session.notices += notices
         try:
             session._fill_store(heat_file(info, heat) if heat is not None else None)
@@ -216,44 +213,21 @@ class Session:
     @property
     def n_threads(self) -> int:
         """Threads of the next pass: the plan's, or fewer while others use the machine."""
-        return self._governor.threads
+        return self.target.threads.threads
 
     @property
     def context(self) -> Any:
         """The llama context, for samplers."""
-        return self._context
+        return self.target.handle
+
+    def stop_on(self, flag: CancelFlag) -> None:
+        """Passes end early once `flag` is set."""
+        self.hooks.stop_on(flag)
+        self.annex.stop_on(flag)
 
     def decode(self, tokens: Sequence[int], start: int, *, all_logits: bool) -> None:
-        """One pass over `tokens` at positions from `start`; the timeline is not touched.
-
-        Logits are kept for every row, or for the last one only. At most `plan.n_ubatch` tokens, and with all
-        logits `plan.n_outputs`.
-        Raises Cancelled when the flag given to `hooks.stop_on` was set, NativeError on failure; the cells of
-        a failed pass are gone.
-        """
-        if all_logits and len(tokens) > self.plan.n_outputs:
-            raise NativeError(f"logits of {len(tokens)} rows, there is room for {self.plan.n_outputs}")
-        last = len(tokens) - 1
-        self._batch.n_tokens = len(tokens)
-        for i, token in enumerate(tokens):
-            self._tokens[i] = token
-            self._positions[i] = start + i
-            self._outputs[i] = all_logits or i == last
-        self._governor.before_pass()
-        status = self._llama.llama_decode(self._context, self._batch)
-        if self._governor.after_pass():
-            self._llama.llama_set_n_threads(self._context, self._governor.threads, self._governor.threads)
-        fault = self._end_store_pass()
-        if status == 0 and fault is None:
-            return
-        self._llama.llama_memory_seq_rm(self._memory, 0, start, -1)
-        if fault is not None:
-            raise ModelError(fault, hint="check the disk and the file, then ask again")
-        if status == _DECODE_ABORTED:
-            raise Cancelled("stopped")
-        if status == _DECODE_NO_ROOM:
-            raise NativeError(f"no room for {len(tokens)} tokens in the KV cache at {start} of {self.n_ctx}")
-        raise NativeError(f"decoding failed with status {status}: {log.last() or 'no reason given'}")
+        """As `Context.decode`; the timeline is not touched. With all logits at most `plan.n_outputs` rows."""
+        self.target.decode(tokens, start, all_logits=all_logits)
 
     def decode_full(self, tokens: Sequence[int], start: int) -> None:
         """One pass of the target with all its experts, logits for every row, whose price is noted."""
@@ -273,29 +247,29 @@ class Session:
             self.hooks.set_gating(0, 0.0, ())
 
     @contextmanager
-    def drafting(self, experts: int, *, from_memory: bool) -> Iterator[None]:
+    def drafting(self, experts: int, *, from_memory: bool, hooks: Hooks | None = None) -> Iterator[None]:
         """Passes inside use `experts` per token, with a store those in memory if `from_memory`, and leave no
-        trace in what the store learns."""
-        store = self.store
-        self.hooks.set_routing(self._keeps_routing or store is not None)
-        self.hooks.set_experts(experts)
+        trace in what the store learns. `hooks`: of the context that drafts, if it is another than ours."""
+        store, hooks = self.store, hooks or self.hooks
+        hooks.set_routing(self._keeps_routing or store is not None)
+        hooks.set_experts(experts)
         if store is not None:
             store.set_drafting(True)
-            self.hooks.set_from_memory(store.handle if from_memory and not store.is_whole else None)
+            hooks.set_from_memory(store.handle if from_memory and not store.is_whole else None)
         try:
             yield
         finally:
-            self.hooks.set_experts(0)
+            hooks.set_experts(0)
             if store is not None:
-                self.hooks.set_from_memory(None)
+                hooks.set_from_memory(None)
                 store.set_drafting(False)
 
-    def chosen_experts(self) -> npt.NDArray[np.int32] | None:
+    def chosen_experts(self, hooks: Hooks | None = None) -> npt.NDArray[np.int32] | None:
         """What the target would choose for the one row of the last draft pass, I32 [layers, k]; None without
-        a store."""
+        a store. `hooks` as in `drafting`."""
         if self.store is None:
             return None
-        return self.hooks.best_experts(self.store.n_layers, self.info.n_expert_used)
+        return (hooks or self.hooks).best_experts(self.store.n_layers, self.info.n_expert_used)
 
     def keep_routing(self, on: bool) -> None:
         """Whether full passes that follow keep their routing for `experts_of_pass`. A change plans the memory
@@ -353,24 +327,35 @@ class Session:
 
     def keep_conversations(self, room: Callable[[], int]) -> None:
         """From now on a conversation that another pushes out of the cache is kept; all take `room` bytes."""
-        self._shelf = Shelf(self._context, room)
+        self._shelf = Shelf(self.target.handle, room)
 
     @property
     def kept_bytes(self) -> int:
         return 0 if self._shelf is None else self._shelf.size_bytes
 
     def forget_conversations(self) -> None:
-        """Gives back the memory of those that are kept."""
+        """Gives back the memory of those that are kept, and of a second context that nobody needs."""
         if self._shelf is not None:
             self._shelf.clear()
+        self.annex.rest()
 
     def rewind(self, length: int) -> int:
         """Cuts cache and timeline to `length` tokens; returns what is left (0 if it cannot be cut)."""
-        if not self._llama.llama_memory_seq_rm(self._memory, 0, length, -1):
-            self._llama.llama_memory_clear(self._memory, True)
-            length = 0
+        length = self.target.cut(length)
         self.timeline.cut(length)
         return length
+
+    def calibrate(self, file: Path) -> None:
+        """From now on the k' that drafts best here is looked for, and left in `file`."""
+        speculation = self.plan.speculation
+        if self.can_draft and self.info.n_expert_used > 1:
+            self.calibration = Calibration(
+                self.info,
+                self.experience,
+                default=speculation.draft_experts,
+                longest=max(1, speculation.draft_length),
+                file=file,
+            )
 
     def save_heat(self) -> None:
         """Leaves for the next start which experts are used, where `load` was told to."""
@@ -379,13 +364,16 @@ class Session:
 
     def close(self) -> None:
         """Frees the model and all that belongs to it."""
-        if self._context is not None:
-            self._llama.llama_batch_free(self._batch)
-            self._llama.llama_free(self._context)
-            self._llama.llama_model_free(self._model)
-            self._context = self._model = None
-            if self.store is not None:
-                self.store.close()
+        if self._model is None:
+            return
+        if self.governor is not None:
+            self.governor.close()
+        self.annex.close()
+        self.target.close()
+        self._llama.llama_model_free(self._model)
+        self._model = None
+        if self.store is not None:
+            self.store.close()
 
     def __enter__(self) -> Session:
         return self
@@ -397,12 +385,30 @@ class Session:
         """Experts asked for so far, those in memory and those on their way then."""
         return (0, 0, 0) if self.store is None else self.store.asked()
 
-    def _end_store_pass(self) -> str | None:
-        """What went wrong with a read during the pass; None when nothing did."""
-        if self.store is None:
-            return None
-        self.store.end_pass()
-        return self.store.take_fault()
+    def _second_context(self) -> Context:
+        """Another one of the same size over the same model, for drafts: a row of logits is enough for it."""
+        return Context(
+            self._model, self.info, self.plan, self.target.threads, self.store, n_outputs=_DRAFT_OUTPUTS
+        )
+
+    def _second_bytes(self) -> int:
+        """What it takes, as far as one knows before."""
+        cells = self.n_ctx * cell_bytes(self.info, self.plan.cache_type)
+        return cells + self.hooks.compute_bytes() + _DRAFT_OUTPUTS * self.info.output_bytes
+
+    def _lend(self, n_bytes: int) -> None:
+        """Memory for something beside the experts, or back from it; raises BadRequest where there is none."""
+        if n_bytes > 0:
+            self.forget_conversations()
+        if self.governor is not None:
+            self.governor.lend(n_bytes)
+            return
+        budget = self.plan.budget_bytes
+        free = budget - rss_bytes() - _RESERVE if budget else spare(read_strain())
+        if n_bytes > free:
+            raise BadRequest(
+                f"{size(n_bytes)} more do not fit into the {size(max(0, free))} that may be taken"
+            )
 
     def _fill_store(self, heat: Path | None) -> None:
         """Gives the store what the budget leaves beside all that is in memory already, and begins to read."""
@@ -422,6 +428,7 @@ class Session:
             self.store.set_heat(known)
         self.store.resize(room)
         self.store.warm()
+        self.governor = MemoryGovernor.of(self.store, self.plan, self.info)
 
     def _check_can_rewind(self) -> bool:
         """Whether drafts can be rolled back."""
@@ -456,12 +463,14 @@ def _open(
     plan: Plan,
     on_progress: Callable[[float], None] | None,
     cancel: CancelFlag | None,
-) -> tuple[Any, Any]:
+    store: Store | None = None,
+) -> tuple[Any, Context]:
     """The llama model and its context."""
     log.clear()
     model = _load_model(bindings, info, plan, on_progress, cancel)
+    threads = ThreadGovernor(plan.n_threads, fixed=plan.threads_fixed)
     try:
-        return model, _make_context(bindings, model, info, plan)
+        return model, Context(model, info, plan, threads, store, n_outputs=plan.n_outputs)
     except BaseException:
         bindings.llama_model_free(model)
         raise
@@ -495,25 +504,3 @@ def _load_model(
             f"{info.path}: {log.last() or 'llama.cpp cannot load it'}", hint="see the engine's log"
         )
     return model
-
-
-def _make_context(bindings: Any, model: Any, info: ModelInfo, plan: Plan) -> Any:
-    if bindings.llama_model_has_encoder(model) or bindings.llama_model_is_diffusion(model):
-        raise ModelError(
-            f"{info.path}: {info.arch} is not a model that chats", hint="use a text generation model"
-        )
-    params = bindings.llama_context_default_params()
-    params.n_ctx = plan.n_ctx
-    params.n_batch = params.n_ubatch = plan.n_ubatch
-    params.n_outputs_max = params.n_outputs_max_per_seq = plan.n_outputs
-    params.n_threads = params.n_threads_batch = plan.n_threads
-    params.type_k = params.type_v = _GGML_TYPES[plan.cache_type]
-    params.swa_full = True  # a sliding window that forgets cannot be rolled back
-    params.no_perf = True
-    context = bindings.llama_init_from_model(model, params)
-    if context is None:
-        raise ModelError(
-            f"{info.path}: no context of {plan.n_ctx} tokens: {log.last() or 'not enough memory'}",
-            hint="try a smaller -c" if plan.cache_type == "f16" else "try a smaller -c, or --cache-type f16",
-        )
-    return context

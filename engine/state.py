@@ -17,6 +17,7 @@ from engine.messages import State
 from engine.metrics import Totals
 from engine.prompt import prompt_of
 from engine.request import Speculation
+from engine.seeds import MEASURED_HERE
 from engine.watch import Watch
 from engine.worker import Worker
 
@@ -219,6 +220,21 @@ class EngineState:
             self.loading, self.loaded, self.progress = None, loaded, 1.0
             self.speculation = loaded.plan.speculation
             self.touch()
+
+    def measured(self, draft_experts: int) -> None:
+        """Drafts are best made with so many experts here; who has chosen another number keeps it."""
+        if self.loaded is None:
+            return
+        plan = self.loaded.plan
+        if self.speculation.draft_experts == plan.speculation.draft_experts:
+            self.speculation = dataclasses.replace(self.speculation, draft_experts=draft_experts)
+        plan = dataclasses.replace(
+            plan,
+            speculation=dataclasses.replace(plan.speculation, draft_experts=draft_experts),
+            reasons={**plan.reasons, "draft_experts": MEASURED_HERE},
+        )
+        self.loaded = dataclasses.replace(self.loaded, plan=plan)
+        self.touch()
 
     def load_failed(self, job: LoadJob, error: str) -> None:
         if job is self.loading:

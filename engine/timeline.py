@@ -58,15 +58,18 @@ class Timeline:
     def reusable(self, prompt: Sequence[int], *, exact: bool = True) -> int:
         """How many tokens of `prompt` need not be decoded again; at least its last one must be. `exact`: none
         that a lossy pass wrote, or what stands behind one."""
-        shared = 0
-        for mine, theirs in zip(self.tokens, prompt, strict=False):
-            if mine != theirs:
-                break
-            shared += 1
-        shared = min(shared, max(0, len(prompt) - 1))
+        shared = min(same_start(self.tokens, prompt), max(0, len(prompt) - 1))
         if exact and self._lossy_from is not None:
             shared = min(shared, self._lossy_from)
         block = bisect_right(self._wide_starts, shared) - 1
         if block >= 0 and shared < self._wide_ends[block]:
             return self._wide_starts[block]
         return shared
+
+
+def same_start(mine: Sequence[int], theirs: Sequence[int]) -> int:
+    """How many tokens the two have in common before they differ, or one ends."""
+    for at, (one, other) in enumerate(zip(mine, theirs, strict=False)):
+        if one != other:
+            return at
+    return min(len(mine), len(theirs))

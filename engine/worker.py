@@ -98,23 +98,28 @@ class Worker(threading.Thread):
             self._tell(self._state.load_failed, job, f"loading failed: {error!r}")
 
     def _load_model(self, job: LoadJob) -> None:
+        from engine.calibration import calibration_file, read_measured
         from engine.machine.inventory import remember_disk, this_machine
         from engine.model import read_model_info
         from engine.native import CancelFlag, llama
-        from engine.paths import heat_cache
-        from engine.plan import Wishes, make_plan
+        from engine.paths import calibration_cache, heat_cache
+        from engine.plan import ASKED_FOR, Wishes, make_plan
+        from engine.seeds import MEASURED_HERE
         from engine.session import Session
 
         info = read_model_info(job.load.path)
         device, _ = this_machine(info.path, gpu=bool(llama().llama_supports_gpu_offload()))
-        plan = make_plan(device, info, Wishes(**job.wishes))
+        found = calibration_file(info, device, calibration_cache())
+        plan = make_plan(device, info, Wishes(**job.wishes), read_measured(found, info))
         flag = job.cancel.attach(CancelFlag())
         self._session = Session.load(
             job.load.path, plan, on_progress=self._progress_of(job), cancel=flag, heat=heat_cache()
         )
         session = self._session
-        self._governor = _governor_of(session)
+        self._governor = session.governor
         session.keep_conversations(self._room)
+        if plan.reasons["draft_experts"] not in (ASKED_FOR, MEASURED_HERE):
+            session.calibrate(found)
         loaded = Loaded(
             job.load,
             session.info,
@@ -157,9 +162,7 @@ class Worker(threading.Thread):
         return report
 
     def _unload(self) -> None:
-        if self._governor is not None:
-            self._governor.close()
-            self._governor = None
+        self._governor = None
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -209,6 +212,9 @@ class Worker(threading.Thread):
             job.mailbox.put(event, last=isinstance(event, Done))
             if not self._questions.empty():
                 self._answer_questions()
+        if session.calibration is not None and session.calibration.found is not None:
+            self._post(self._state.measured, session.calibration.found)
+            session.calibration = None
         session.save_heat()  # now, because an engine seldom gets to say goodbye
 
     def _answer_questions(self) -> None:
@@ -255,24 +261,3 @@ def _answer(question: Question, answer: Any, error: S2Error | None) -> None:
         question.answer.set_result(answer)
     else:
         question.answer.set_exception(error)
-
-
-def _governor_of(session: Session) -> MemoryGovernor | None:
-    """Looks after the memory of the experts, where they can do with less."""
-    from engine.governor import MemoryGovernor
-
-    store, plan, info = session.store, session.plan, session.info
-    if store is None:
-        return None
-    slot_bytes = store.stats().bytes
-    limited = plan.budget_bytes and slot_bytes < store.bytes_all
-    return MemoryGovernor(
-        store,
-        budget_bytes=plan.budget_bytes,
-        slot_bytes=slot_bytes,
-        # The session gave the experts what the budget leaves; more than all of them would say nothing.
-        other_bytes=plan.budget_bytes - slot_bytes if limited else plan.other_bytes,
-        # Each layer's share of one token's experts: those most in use, so that the first token comes soon.
-        idle_bytes=store.bytes_all * info.n_expert_used // info.n_expert,
-        model_bytes=info.size_bytes,
-    )

@@ -347,3 +347,37 @@ def test_a_kernel_that_does_not_count(tmp_path: Path, nonsense: str) -> None:
     strain = read_strain(tmp_path)
     assert (strain.waiting, strain.room) == (None, None)
     assert pressure_of(replace(strain, free=strain.memory), strain, 1.0) is None
+
+
+def test_what_something_else_needs_comes_from_the_experts_and_goes_back() -> None:
+    machine = Machine()
+    machine.governor.lend(300 * MIB)
+    assert machine.size == machine.governor.slot_bytes == GIVEN - 300 * MIB
+    machine.governor.set_budget(parse_budget(GIVEN + OTHER))
+    assert machine.size == GIVEN - 300 * MIB, "it counts in every budget"
+    machine.governor.lend(-300 * MIB)
+    assert machine.size == GIVEN
+
+
+def test_what_does_not_fit_is_not_lent() -> None:
+    machine = Machine()
+    with pytest.raises(BadRequest, match="has no room for") as caught:
+        machine.governor.lend(GIVEN)
+    assert caught.value.hint == f"{(OTHER + GIVEN + LEAST) // MIB}M or more"
+    unlimited = Machine(budget=0)
+    unlimited.strain = replace(WELL, free=600 * MIB)
+    with pytest.raises(BadRequest, match="do not fit into the"):
+        unlimited.governor.lend(300 * MIB)
+    unlimited.governor.lend(50 * MIB)
+    for one in (machine, unlimited):
+        assert one.slots.sizes == [GIVEN]
+
+
+def test_what_comes_back_waits_while_the_experts_rest() -> None:
+    machine = Machine()
+    machine.governor.lend(300 * MIB)
+    machine.run(IDLE_S + 1, busy=False)
+    machine.governor.lend(-300 * MIB)
+    assert machine.size == IDLE
+    machine.governor.wake()
+    assert machine.size == GIVEN

@@ -51,8 +51,8 @@ def test_the_ends_of_every_range_are_right() -> None:
 @pytest.mark.parametrize(
     ("settings", "hint"),
     [
-        ({"mode": "turbo"}, "one of auto, ar, s2-exact, ngram, s2"),
-        ({"mode": ""}, "one of auto, ar, s2-exact, ngram, s2"),
+        ({"mode": "turbo"}, "one of auto, ar, s2-exact, ngram, s2, es, cascade"),
+        ({"mode": ""}, "one of auto, ar, s2-exact, ngram, s2, es, cascade"),
         ({"draft_experts": 0}, "a whole number from 1 to"),
         ({"draft_experts": 2.5}, "a whole number from 1 to"),
         ({"cap": 0}, "a whole number from 1 to"),

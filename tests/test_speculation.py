@@ -10,7 +10,7 @@ import pytest
 from engine.acceptance import Acceptance
 from engine.draft import Draft
 from engine.expansion import EXPANSIONS, Priced, Utility
-from engine.experience import Experience
+from engine.experience import DraftKind, Experience
 from engine.ngram import NgramDraft
 from engine.prices import Load, Mean, PassPrice, Prices
 from engine.request import EXPANSIONS as EXPANSION_NAMES
@@ -87,11 +87,14 @@ def plain(prices: Prices, passes: int = 20, ms: float = 10.0) -> None:
 
 def test_nothing_is_drafted_before_plain_decode_was_measured() -> None:
     prices = Prices()
-    assert not Priced(prices).worth_drafting(1.0)
-    assert not Priced(prices).worth_verifying(1.0, None)
+    priced = Priced(DraftKind(prices))
+    assert not priced.limit(8)
+    assert not priced.worth_drafting(1.0)
+    assert not priced.worth_verifying(1.0, None)
     plain(prices)
     assert prices.plain_ms == pytest.approx(10.0)
-    assert Priced(prices).worth_verifying(1.0, None)
+    assert priced.limit(8) == 8
+    assert priced.worth_verifying(1.0, None)
 
 
 def test_a_mean_soon_forgets_a_cold_beginning_and_follows_later() -> None:
@@ -108,7 +111,7 @@ def test_a_pass_that_a_draft_has_read_ahead_for_is_no_plain_decode() -> None:
     prices = Prices()
     plain(prices, ms=10.0)
     for _ in range(20):
-        prices.drafted(4.0)
+        prices.drafted()
         prices.passed(Load(1, 216, 0, 0), 5.0)
     assert prices.plain_ms == pytest.approx(10.0)
     assert prices.plain_load.missing == pytest.approx(16)
@@ -132,12 +135,13 @@ def test_a_candidate_must_pay_for_what_it_adds() -> None:
     for _ in range(60):
         load = some_load()
         prices.passed(load, cost(load))
-    priced, utility = Priced(prices), Utility(prices)
+    kind = DraftKind(prices)
+    priced, utility = Priced(kind), Utility(kind)
     cheap, dear = Load(1, 30, 0, 0), Load(1, 30, 0, 100)
     assert priced.worth_verifying(0.5, cheap)
     assert not priced.worth_verifying(0.5, dear)
     assert not priced.worth_verifying(0.01, cheap)
-    prices.drafted(prices.plain_ms)
+    kind.stepped(prices.plain_ms)
     assert priced.worth_verifying(0.6, cheap), "a step that has been made costs nothing more"
     assert not utility.worth_verifying(0.6, cheap), "to the letter of the paper it counts again"
     assert not priced.worth_drafting(0.9), "a step as dear as a pass never pays"

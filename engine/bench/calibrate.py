@@ -1,15 +1,17 @@
 """`bench calibrate`: what passes were predicted to cost against what they took (the paper's Fig. 6).
 
 The prices learn from every second block only; the others are predicted, by prices that never saw them.
-Beside them: what drafts claimed against how often the target agreed, and what each kind of pass costs here.
+Beside them: what drafts claimed against how often the target agreed, with drafts on the target's own cells
+and apart; what each k' is worth; and what each kind of pass costs here.
 """
 
 from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +21,11 @@ from engine.bench.loading import load_here
 from engine.bench.prompts import prompts_of
 from engine.bench.report import machine, show
 from engine.bench.take import Line
+from engine.calibration import Tried, candidates
+from engine.draft import Draft, Drafter
+from engine.errors import BadRequest
+from engine.events import Done, Timings
+from engine.model import read_model_info
 from engine.prices import Load, Prices
 from engine.size import size
 
@@ -44,42 +51,172 @@ class _Split:
 
 
 def run(args: Namespace) -> None:
-    """Answers the prompts with drafts of every length, then prints one line per number of positions."""
+    """Answers the prompts with drafts of every length, context and k', then prints one line per finding."""
     prompts = prompts_of(args.model)
-    budget = args.budget.bytes_for(args.model) if args.budget else None
-    with interruptible(), _session(args, budget) as session:
+    budget = args.budget.bytes_for(read_model_info(args.model).size_bytes) if args.budget else 0
+    with interruptible(), load_here(args.model, n_ctx=2048, n_threads=args.threads, budget=budget) as session:
         split = _Split(session.experience.prices)
         session.experience.prices.passed = split.passed  # type: ignore[method-assign]
         started = time.perf_counter()
-        for _ in range(args.rounds):
-            for prompt in prompts:
-                _answer(session, args, prompt)
-        lines = [*_passes(split.held_out), *_acceptance(session), *_coefficients(session)]
+        tallies: defaultdict[Asked, Tally] = defaultdict(Tally)
+        refused = ""
+        for asked, prompt in _questions(session, args, len(prompts)):
+            refused = _answer(session, args, prompts[prompt], asked, tallies[asked]) or refused
+        lines = [
+            *_passes(split.held_out),
+            *_acceptance(session),
+            *_contexts(tallies, args.draft_experts),
+            *_draft_experts(session, tallies, args),
+            *_coefficients(session),
+        ]
         limit = f"budget {size(budget)}" if budget else "no budget"
-    foot = f"{args.model.name}, {limit}, {time.perf_counter() - started:.0f} s; {machine()}"
-    show(lines, as_json=args.json, foot=foot)
+    seconds = time.perf_counter() - started
+    foot = f"{args.model.name}, {limit}{refused}, {seconds:.0f} s; {machine()}"
+    show([{**line, "budget_bytes": budget} for line in lines], as_json=args.json, foot=foot)
 
 
-@contextmanager
-def _session(args: Namespace, budget: int | None) -> Iterator[Session]:
-    session = load_here(args.model, n_ctx=2048, n_threads=args.threads, budget=budget)
-    with session:
-        yield session
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One way to answer one of the prompts."""
+
+    mode: str
+    experts: int
+    expansion: str
+    prompt: int
 
 
-def _answer(session: Session, args: Namespace, prompt: Sequence[int]) -> None:
+@dataclass(slots=True)
+class Tally:
+    """What answers came to, added up. `judged`: drafted tokens up to the first that was not accepted."""
+
+    drafted: int = 0
+    judged: int = 0
+    accepted: int = 0
+    passes: int = 0
+    tokens: int = 0
+    ms: float = 0.0
+
+    def add(self, timings: Timings) -> None:
+        self.drafted += timings.draft_n
+        self.accepted += timings.draft_n_accepted
+        self.passes += timings.verify_n
+        self.tokens += timings.predicted_n
+        self.ms += timings.predicted_ms
+
+    @classmethod
+    def sum(cls, tallies: Sequence[Tally]) -> Tally:
+        return cls(*(sum(column) for column in zip(*map(astuple, tallies), strict=True)))
+
+    @property
+    def acceptance(self) -> float | None:
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        return self.tokens / self.passes if self.passes else None
+
+
+class _Counted:
+    """A drafter, and how far its drafts were looked at."""
+
+    def __init__(self, drafter: Drafter, tally: Tally) -> None:
+        self._drafter, self._tally = drafter, tally
+        self.begin, self.propose, self.close = drafter.begin, drafter.propose, drafter.close
+
+    def judged(self, draft: Draft, accepted: int, looked_at: int, ms: float) -> None:
+        self._tally.judged += min(looked_at, accepted + 1)
+        self._drafter.judged(draft, accepted, looked_at, ms)
+
+
+def _questions(session: Session, args: Namespace, prompts: int) -> Iterator[tuple[Asked, int]]:
+    """Every way to answer each prompt, `args.rounds` times. What is compared comes one after the other."""
+    k = args.draft_experts
+    others = [experts for experts in candidates(session.info.n_expert_used) if experts != k]
+    ways = [("ar", k, "fixed"), ("s2-exact", k, "fixed"), ("es", k, "fixed"), ("s2-exact", k, "priced")]
+    ways += [("s2-exact", experts, "fixed") for experts in others]
+    for _ in range(args.rounds):
+        for prompt in range(prompts):
+            for mode, experts, expansion in ways:
+                yield Asked(mode, experts, expansion, prompt), prompt
+
+
+def _answer(session: Session, args: Namespace, prompt: Sequence[int], asked: Asked, tally: Tally) -> str:
+    """Why it was refused, or ""."""
+    from engine.drafters import drafter_for
     from engine.loop import generate
     from engine.native import CancelFlag
     from engine.request import Request, Sampling, Speculation
 
-    for mode, expansion in (("ar", "fixed"), ("s2-exact", "fixed"), ("s2-exact", "priced")):
-        speculation = Speculation(mode, args.draft_experts, args.draft_length, expansion)
-        session.rewind(0)
-        request = Request(
-            tuple(prompt), Sampling(temperature=0.0), speculation, args.predict, ignore_eos=True
+    speculation = Speculation(asked.mode, asked.experts, args.draft_length, asked.expansion)
+    session.rewind(0)
+    request = Request(tuple(prompt), Sampling(temperature=0.0), speculation, args.predict, ignore_eos=True)
+    try:
+        drafter = drafter_for(session, request)
+    except BadRequest as error:
+        return f"; no {asked.mode}: {error.message}"
+    counted = None if drafter is None else _Counted(drafter, tally)
+    for event in generate(session, request, CancelFlag(), counted):
+        if isinstance(event, Done):
+            tally.add(event.timings)
+    return ""
+
+
+def _contexts(tallies: Mapping[Asked, Tally], experts: int) -> list[Line]:
+    """What drafting on the target's own cells is worth: for each prompt, and for all (S2-MoE, Fig. 8)."""
+    prompts = sorted({asked.prompt for asked in tallies})
+    lines = []
+    for name, wanted in [*((str(prompt), {prompt}) for prompt in prompts), ("all", set(prompts))]:
+        shared, apart = (
+            Tally.sum(
+                [
+                    tally
+                    for asked, tally in tallies.items()
+                    if asked.prompt in wanted
+                    and (asked.mode, asked.experts, asked.expansion) == (mode, experts, "fixed")
+                ]
+            )
+            for mode in ("s2-exact", "es")
         )
-        for _ in generate(session, request, CancelFlag()):
-            pass
+        lines.append(
+            Line(
+                bench="calibrate",
+                row="context",
+                prompt=name,
+                shared=shared.acceptance,
+                apart=apart.acceptance,
+                shared_tokens_per_pass=shared.tokens_per_pass,
+                apart_tokens_per_pass=apart.tokens_per_pass,
+            )
+        )
+    return lines
+
+
+def _draft_experts(session: Session, tallies: Mapping[Asked, Tally], args: Namespace) -> list[Line]:
+    """Each k': what is predicted of a token with drafts of the best length, and what one took with ours."""
+    lines = []
+    for experts in sorted({asked.experts for asked in tallies}):
+        tally = Tally.sum(
+            [
+                tally
+                for asked, tally in tallies.items()
+                if (asked.mode, asked.experts, asked.expansion) == ("s2-exact", experts, "fixed")
+            ]
+        )
+        kind, acceptance = session.experience.kind("self", experts), tally.accepted / max(1, tally.judged)
+        tried = Tried.of(experts, kind, acceptance, args.draft_length)
+        lines.append(
+            Line(
+                bench="calibrate",
+                row="k'",
+                experts=experts,
+                draft_ms=tried.draft_ms,
+                acceptance=tried.acceptance,
+                length=tried.length,
+                token_ms=tried.token_ms,
+                took_ms=tally.ms / max(1, tally.tokens),
+            )
+        )
+    return lines
 
 
 def _passes(held_out: Sequence[tuple[Load, float, float]]) -> list[Line]:
@@ -116,5 +253,5 @@ def _acceptance(session: Session) -> list[Line]:
 
 def _coefficients(session: Session) -> list[Line]:
     prices = session.experience.prices
-    costs = {"plain pass": prices.plain_ms, "draft step": prices.draft_ms, **prices.full.coefficients}
+    costs = {"plain pass": prices.plain_ms, **prices.full.coefficients}
     return [Line(bench="calibrate", row="price", what=what, ms=ms) for what, ms in costs.items()]

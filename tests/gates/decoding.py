@@ -122,6 +122,8 @@ class Script:
     def __init__(self, ids: Sequence[int], session: Session, start: int, wrong: int | None) -> None:
         self._ids, self._session, self._start, self._wrong = list(ids), session, start, wrong
 
+    def begin(self) -> None: ...
+
     def propose(self, root: int, length: int, target: Sampler) -> Draft:  # noqa: ARG002
         at = len(self._session.timeline) - self._start  # the root is ids[at]
         assert self._ids[at] == root

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from decoding import Loader, answer, cache_bytes, prompt_of, request
 
+from engine.context import Context
 from engine.errors import Cancelled
 from engine.events import Done, Prefill, Tokens
 from engine.loop import generate
@@ -36,23 +37,24 @@ def without_cancel(
     return plain.ids, go_on(session, prompt, plain.ids)
 
 
-@pytest.mark.parametrize("mode", ["ar", "s2-exact"])
+@pytest.mark.parametrize("mode", ["ar", "s2-exact", "es", "cascade"])
 @pytest.mark.parametrize("passes", [1, 2, 3, 5, 6, 7, 13])
 def test_cancel_before_any_pass_of_a_block(
     session: Session, passage: str, mode: str, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The flag is up when the pass number `passes` begins: a draft step, or the verify pass."""
+    """The flag is up when the pass number `passes` begins: a draft step, one that catches up, or the verify
+    pass."""
     prompt = prompt_of(session, passage, 300)
-    flag, plain_decode, seen = CancelFlag(), session.decode, 0
+    flag, plain_decode, seen = CancelFlag(), Context.decode, 0
 
-    def decode(tokens: Sequence[int], start: int, *, all_logits: bool) -> None:
+    def decode(cells: Context, tokens: Sequence[int], start: int, *, all_logits: bool) -> None:
         nonlocal seen
         seen += start >= len(prompt)
         if seen == passes:
             flag.set()
-        plain_decode(tokens, start, all_logits=all_logits)
+        plain_decode(cells, tokens, start, all_logits=all_logits)
 
-    monkeypatch.setattr(session, "decode", decode)
+    monkeypatch.setattr(Context, "decode", decode)
     cut = answer(session, request(prompt, mode=mode, length=4), cancel=flag)
     monkeypatch.undo()
     assert cut.reason == "cancel"
@@ -121,6 +123,23 @@ def test_cancel_while_the_prompt_is_read(loader: Loader, passage: str) -> None:
     fresh = answer(session, request(prompt))
     assert resumed.ids == fresh.ids
     assert resumed.cache == fresh.cache
+
+
+def test_cancel_while_the_context_apart_reads_the_prompt(session: Session, passage: str) -> None:
+    """What it has read stays true to its tokens: the next answer is drafted and right."""
+    prompt = prompt_of(session, passage, 1400)
+    flag = CancelFlag()
+    for event in generate(session, request(prompt, mode="es"), flag):
+        if isinstance(event, Prefill) and event.done == len(prompt):
+            flag.set()  # the target has read it all, the other context nothing
+    assert isinstance(event, Done)
+    assert event.reason == "cancel"
+    assert len(session.timeline) == len(prompt)
+    drafted = answer(session, request(prompt, mode="es", tokens=24))
+    assert drafted.timings.draft_n > 0
+    session.rewind(0)
+    plain = answer(session, request(prompt, tokens=24))
+    assert (drafted.ids, drafted.cache) == (plain.ids, plain.cache)
 
 
 def decode_over_and_over(session: Session, prompt: tuple[int, ...]) -> None:

@@ -127,6 +127,8 @@ class EveryDraft:
         self.left = [draft for draft in DRAFTS for _ in range(blocks)]
         random.Random(1).shuffle(self.left)
 
+    def begin(self) -> None: ...
+
     def propose(self, root: int, length: int, target: Sampler) -> Draft:
         wanted = self.left[-1]
         assert length >= wanted[1], "the answer's end is too near"

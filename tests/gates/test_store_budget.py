@@ -19,6 +19,7 @@ from engine.timeline import ROWS_EXACT
 
 MIB = 1 << 20
 N_CTX = 1024
+SECOND = 64  # MiB: more than a second context of as many cells takes
 
 # A process of its own: what this one has read and kept would count as well.
 _WORK = """
@@ -44,7 +45,10 @@ except S2Error as error:
     sys.exit(error.line())
 passage = "\\n".join(file.read_text() for file in sorted(Path(sys.argv[5]).glob("*.py")))
 asked = request(prompt_of(session, passage, 700), mode=mode, tokens=24)
-blocks = [event for event in generate(session, asked, CancelFlag()) if isinstance(event, Tokens)]
+try:
+    blocks = [event for event in generate(session, asked, CancelFlag()) if isinstance(event, Tokens)]
+except S2Error as error:
+    sys.exit(error.line())
 print(json.dumps({
     "ids": [id for block in blocks for id in block.ids],
     "peak": peak_bytes(),
@@ -95,8 +99,14 @@ def group(request: pytest.FixtureRequest, least: int) -> Iterator[MemoryGroup]:
     made.close()
 
 
-@pytest.mark.parametrize("mode", ["ar", "s2-exact"])
-@pytest.mark.parametrize(("group", "more"), [(1, 1), (8, 8), (24, 24)], indirect=["group"])
+@pytest.mark.parametrize(
+    ("mode", "group", "more"),
+    [
+        *((mode, more, more) for mode in ("ar", "s2-exact") for more in (1, 8, 24)),
+        ("es", SECOND + 8, SECOND + 8),
+    ],
+    indirect=["group"],
+)
 def test_the_process_stays_inside_its_budget(
     group: MemoryGroup, more: int, least: int, whole: list[int], mode: str
 ) -> None:
@@ -109,3 +119,11 @@ def test_the_process_stays_inside_its_budget(
     assert found["reads"] > found["slots"], "it read nothing twice: the budget was none"
     assert found["peak"] <= budget
     assert (group.peak() or 0) <= group.limit
+
+
+def test_a_second_context_is_refused_where_the_budget_has_no_room(least: int) -> None:
+    done = work((least + 1) * MIB, "es")
+    assert done.returncode == 1
+    said = done.stderr.strip().splitlines()[-1]
+    assert "a second context for drafts takes" in said
+    assert f"a budget of {least + 1} MiB has no room" in said

@@ -1,0 +1,115 @@
+"""Drafts in a context apart: whose cells they are, whose memory, and when it is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from decoding import answer, prompt_of, request
+from toys import plan_for
+
+from engine.budget import Budget
+from engine.draft_context import KEPT_S, Annex
+from engine.errors import BadRequest
+from engine.paths import EMBEDDED_MODEL
+from engine.session import Session
+from engine.store import Store
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Session]:
+    """The embedded model with all its experts in the store, without a budget."""
+    plan = plan_for(EMBEDDED_MODEL, n_ctx=1024, n_threads=1, store=True)
+    with Session.load(EMBEDDED_MODEL, plan) as session:
+        yield session
+
+
+def test_with_all_experts_a_context_apart_drafts_what_the_target_draws(apart: Session, passage: str) -> None:
+    """It has read exactly what the target has, each token at its place, accepted ones and the prompt."""
+    apart.rewind(0)
+    prompt, k = prompt_of(apart, passage, 300), apart.info.n_expert_used
+    timings = answer(apart, request(prompt, mode="es", k=k, length=5, temperature=0.8, tokens=40)).timings
+    assert timings.draft_n_accepted == timings.draft_n > 20
+
+
+def test_what_few_experts_get_wrong_adds_up(apart: Session, passage: str) -> None:
+    """The cells are its own, written by k' experts: drafts on the target's cells agree more often."""
+    prompt = prompt_of(apart, passage, 600)
+    shared, alone = (
+        answer(apart, request(prompt, mode=mode, k=1, length=4, tokens=96)).timings
+        for mode in ("s2-exact", "es")
+    )
+    assert shared.draft_n_accepted / shared.draft_n > 1.2 * alone.draft_n_accepted / alone.draft_n
+
+
+def test_another_chat_or_k_reads_what_is_not_known_yet(apart: Session, passage: str) -> None:
+    prompt, other = prompt_of(apart, passage, 300), prompt_of(apart, passage[500:], 200)
+    answer(apart, request(prompt, mode="es", tokens=8))
+    second = apart.annex.take()
+    assert second.tokens == apart.timeline.tokens[: len(second.tokens)]
+    assert len(second.tokens) >= len(prompt)
+    answer(apart, request(other, mode="es", tokens=8))
+    assert second.tokens[: len(other)] == list(other)
+    assert second.keep(apart.timeline.tokens, experts=2) == len(second.tokens)
+    assert second.keep(apart.timeline.tokens, experts=3) == 0, "cells of another k'"
+
+
+@contextmanager
+def budget(session: Session, slot_bytes: int) -> Iterator[Store]:
+    """One that leaves so many bytes to the experts."""
+    store, governor = session.store, session.governor
+    assert store is not None
+    assert governor is not None
+    session.annex.close()
+    governor.set_budget(Budget(session.plan.other_bytes + slot_bytes))
+    try:
+        yield store
+    finally:
+        session.annex.close()
+        governor.set_budget(Budget())
+
+
+def test_its_memory_comes_from_the_experts_and_goes_back(apart: Session, passage: str) -> None:
+    assert apart.store is not None
+    with budget(apart, apart.store.bytes_all) as store:
+        assert store.is_whole
+        answer(apart, request(prompt_of(apart, passage, 100), mode="es", tokens=4))
+        taken = apart.annex.size_bytes
+        assert taken > 1024 * apart.info.kv_bytes_per_token
+        assert store.stats().bytes <= store.bytes_all - taken
+        apart.annex.close()
+        assert store.stats().bytes == store.bytes_all
+
+
+def test_it_is_kept_while_modes_take_turns_and_freed_afterwards(apart: Session, passage: str) -> None:
+    now = 0.0
+    annex = apart.annex
+    annex.close()
+    apart.annex = Annex(annex._make, annex._need, annex._lend, lambda: now)
+    prompt = prompt_of(apart, passage, 100)
+    try:
+        answer(apart, request(prompt, mode="es", tokens=4))
+        now += KEPT_S / 2
+        answer(apart, request(prompt, mode="s2-exact", tokens=4))
+        assert apart.annex.size_bytes
+        now += KEPT_S
+        answer(apart, request(prompt, mode="s2-exact", tokens=4))
+        assert not apart.annex.size_bytes
+    finally:
+        apart.annex.close()
+        apart.annex = annex
+
+
+def test_a_budget_that_leaves_no_room_refuses_the_mode_and_nothing_else(apart: Session, passage: str) -> None:
+    assert apart.store is not None
+    prompt = prompt_of(apart, passage, 300)
+    with budget(apart, apart.store.bytes_min + MIB) as store:
+        expected, slots = answer(apart, request(prompt, tokens=12)), store.stats().bytes
+        with pytest.raises(BadRequest, match=r"a second context for drafts takes .* has no room for"):
+            answer(apart, request(prompt, mode="es", tokens=12))
+        assert store.stats().bytes == slots
+        again = answer(apart, request(prompt, tokens=12))
+        assert (again.ids, again.cache) == (expected.ids, expected.cache)
