@@ -143,6 +143,7 @@ class ChatApp(App[None]):
         self.drafts.save_soon()
         for text in self._early_notices:
             self.notice(text)
+        gc.enable()
         gc.freeze()  # what is here stays; looking through it again and again took a tenth of drawing
 
     def _source(self) -> LocalEngine | DistantServer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 
@@ -19,6 +20,7 @@ def open_chat(arguments: argparse.Namespace, settings: Settings) -> int:
         print("hint: `s2chat run` answers one prompt and works in pipes", file=sys.stderr)
         return exits.USAGE
     terminal.calm()
+    gc.disable()  # until the chat is there: nothing that is made on the way is garbage
     from app.chat import ChatApp
 
     request = fields_for("request", arguments)
