@@ -184,7 +184,7 @@ class ChatApp(App[None]):
         loop.add_signal_handler(signal.SIGHUP, self._vanish)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.call_later, self.action_quit)
-        watch_hangup(loop, self._vanish)
+        watch_hangup(loop, self._vanish, self.options.keeper)
 
     def _vanish(self) -> None:
         """The terminal is gone: nothing can be drawn, and trying to would spin or block."""

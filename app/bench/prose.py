@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_WORDS = (
-    "the lock lifts a boat between two levels of water while gates and sluices hold back what would run down "
-    "and nobody pumps because the river itself does all of the work that a keeper only has to begin"
-).split()
+_TEXT = (
+    "the lock lifts a boat between two levels of water while gates and sluices hold back what would run "
+    "down and nobody pumps because the river itself does all of the work that a keeper only has to begin"
+)
+_WORDS = _TEXT.split()
 _CODE_LINES = 120
 _TABLE_ROWS = 40
 

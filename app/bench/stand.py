@@ -1,7 +1,7 @@
 """Stands in for the engine on its socket and streams a given text at a given rate.
 
-The interface is measured at a rate that no machine's model keeps exactly. All that it sees is the engine's own
-protocol: handshake, load, telemetry, counts, and an answer with one event per token.
+The interface is measured at a rate that no machine's model keeps exactly. All that it sees is the engine's
+own protocol: handshake, load, telemetry, counts, and an answer with one event per token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`s2chat bench ui`: is the interface quick and small? Keys while an answer streams, memory, opening, starting."""
+"""`s2chat bench ui`: how quick and how small the interface is, on a terminal of its own."""
 
 from __future__ import annotations
 

@@ -11,8 +11,10 @@ import subprocess
 import termios
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 _PIECE = 1 << 16
+_LEAVES_WITHIN_S = 10.0
 
 
 class Terminal:
@@ -83,13 +85,11 @@ class Terminal:
     def end(self) -> None:
         """Asks the program to leave, reading what it still has to say; kills what does not."""
         self.process.terminate()
-        end = time.monotonic() + 10.0
-        while self.process.poll() is None and time.monotonic() < end:
-            try:
-                self._read(0.05)
-            except EOFError:
-                time.sleep(0.05)
-        if self.process.poll() is None:
+        with suppress(EOFError):
+            self.watch(_LEAVES_WITHIN_S)
+        try:
+            self.process.wait(_LEAVES_WITHIN_S)
+        except subprocess.TimeoutExpired:
             self.process.kill()
-        self.process.wait()
+            self.process.wait()
         os.close(self._leader)

@@ -70,9 +70,19 @@ class Terminal:
         assert self._follower is not None
         return termios.tcgetattr(self._follower)
 
+    def unread(self) -> int:
+        """Bytes of input that the next program would read."""
+        assert self._follower is not None
+        return struct.unpack("i", fcntl.ioctl(self._follower, termios.FIONREAD, b"\0" * 4))[0]
+
     def wait(self) -> int:
         """The exit code, the signal's number below zero."""
         return self.process.wait(60)
+
+    @property
+    def chat(self) -> psutil.Process:
+        """The interface, which the process that was started waits for."""
+        return psutil.Process(self.process.pid).children()[0]
 
     def end(self) -> None:
         self.close()
@@ -151,14 +161,54 @@ def test_a_window_that_closes_ends_it_with_the_text_saved(home: Path, hangup: st
     until(lambda: is_gone(engine_pid(paths_in(home))))
 
 
-def test_a_killed_chat_keeps_its_text_and_its_engine_leaves(terminal: Terminal) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_killed_chat_leaves_the_terminal_in_order_and_its_text(
+    terminal: Terminal, number: signal.Signals
+) -> None:
     ask(terminal)
-    terminal.process.kill()
-    assert terminal.wait() == -signal.SIGKILL
+    terminal.type("\x1b[<35;10;10M" * 50)  # the mouse moves meanwhile
+    terminal.chat.send_signal(number)
+    assert terminal.wait() == exits.SIGNALLED + number
+    assert terminal.current_modes() == terminal.modes
+    until(lambda: f"{number.name} ended the chat".encode() in terminal.seen)
+    for sequence in (b"[?1049", b"[?1003", b"[?2004", b"[?1004"):
+        assert terminal.seen.rindex(sequence + b"l") > terminal.seen.rindex(sequence + b"h")
+    assert terminal.seen.rindex(b"[?25h") > terminal.seen.rindex(b"[?25l")
+    assert terminal.seen.rindex(b"[<u") > terminal.seen.rindex(b"[>")
+    assert terminal.unread() == 0
     until(lambda: is_gone(engine_pid(paths_in(terminal.home))))
     ((question,),) = rows(paths_in(terminal.home), "SELECT content FROM messages WHERE role = 'user'")
     assert question == "Tell me a long story."
     assert answering(terminal.home)  # as its next reader will find it; it becomes "interrupted" then
+
+
+def test_a_chat_whose_keeper_is_killed_saves_and_leaves(terminal: Terminal) -> None:
+    ask(terminal)
+    chat = terminal.chat
+    terminal.process.kill()
+    assert terminal.wait() == -signal.SIGKILL
+    until(lambda: is_gone(chat.pid))
+    until(lambda: b"\x1b[?1049l" in terminal.seen)
+    ((status, content),) = rows(
+        paths_in(terminal.home), "SELECT status, content FROM messages WHERE role = 'assistant'"
+    )
+    assert status == "interrupted"
+    assert content
+    until(lambda: is_gone(engine_pid(paths_in(terminal.home))))
+
+
+def test_a_stopped_chat_stops_its_keeper_and_both_go_on(terminal: Terminal) -> None:
+    until(lambda: b"ready" in terminal.seen)
+    keeper, chat = psutil.Process(terminal.process.pid), terminal.chat
+    os.killpg(terminal.process.pid, signal.SIGTSTP)
+    until(lambda: keeper.status() == psutil.STATUS_STOPPED)
+    assert chat.status() == psutil.STATUS_STOPPED
+    assert terminal.current_modes() == terminal.modes
+    os.killpg(terminal.process.pid, signal.SIGCONT)
+    until(lambda: terminal.current_modes() != terminal.modes)
+    terminal.type("still here\x11")
+    assert terminal.wait() == exits.OK
+    assert rows(paths_in(terminal.home), "SELECT draft FROM conversations") == [("still here",)]
 
 
 def test_a_paste_with_escapes_in_it_is_text_and_text_before_a_key_is_kept(terminal: Terminal) -> None:
