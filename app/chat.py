@@ -42,6 +42,7 @@ from app.prompt import Prompt
 from app.room import Room
 from app.stage import Stage
 from app.statusline import StatusLine
+from app.stopping import Stopping
 from app.terminal import HANGUP_EXIT, watch_hangup
 from app.text import one_line
 from app.transcript import Transcript
@@ -100,6 +101,7 @@ class ChatApp(App[None]):
         self.board = Board()
         self.turns: Turns = Turns(self)
         self.room: Room = Room(self)
+        self.stopping: Stopping = Stopping(self)
         self.tuning: Tuning = Tuning(self)
         self.copying: Copying = Copying(self)
         self.opening: Opening = Opening(self)
@@ -314,17 +316,10 @@ class ChatApp(App[None]):
         if self.turns.chosen is not None:
             self.turns.choose(None)
         elif not await self.stage.leave() and not self.turns.leave_edit():
-            await self.asker.stop()
-            self.refresh_status()
+            self.stopping.stop()
 
     async def action_stop_or_copy(self) -> None:
-        if self.is_answering:
-            await self.asker.stop()
-        elif selected := self.screen.get_selected_text():
-            self.copy_to_clipboard(selected)
-            self.hint("Copied.")
-        else:
-            self.hint("Ctrl+Q quits.")
+        await self.stopping.interrupt()
 
     async def action_deed(self, name: str) -> None:
         row = deed(name)

@@ -180,10 +180,10 @@ class EngineState:
         self._start_loading(load)
         return True
 
-    def load_again(self) -> None:
+    def load_again(self, load: Load) -> None:
         """What is loaded, from its files as they are now."""
         if self.loaded is not None and not self.leaving.is_set():
-            self._start_loading(self.loaded.load)
+            self._start_loading(load)
 
     def _start_loading(self, load: Load) -> None:
         if self.loading is not None:

@@ -14,7 +14,7 @@ from test_fetch import DATA, NAME, part_of
 from test_ui_chat import answered, ask, is_ready
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
-from toys import write_llama
+from toys import copy_embedded, write_llama
 
 from app import fetch
 from app.chat import ChatApp
@@ -115,6 +115,25 @@ async def test_another_model_answers_and_the_chat_stays(ready: Paths, house: Pat
         assert [entry.role for entry in app.chats.open.entries] == ["user", "assistant"] * 2
         await app.link.switch(EMBEDDED_MODEL)  # the engine serves the next test
         await soon(is_ready(app))
+    app.close()
+
+
+async def test_the_one_that_answers_is_loaded_again_where_another_file_has_its_name(
+    paths: Paths, tmp_path: Path
+) -> None:
+    model = copy_embedded(tmp_path)
+    app = chat(paths, model=model)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await soon(is_ready(app))
+        for said, where in (("answers already", hint), ("is another file now", shown)):
+            await app.picking._switch(model, "the model")
+            await soon(lambda said=said, where=where: said in where(app).replace("\n", " "))
+            shutil.copy(EMBEDDED_MODEL, tmp_path / "new")
+            (tmp_path / "new").replace(model)
+        await soon(is_ready(app))
+        await ask(app, "Name a colour.")
+        assert await answered(app)
+        await pilot.pause()
     app.close()
 
 
