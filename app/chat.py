@@ -48,6 +48,7 @@ from app.text import one_line
 from app.transcript import Transcript
 from app.tuning import Tuning
 from app.turns import BUSY, Turns
+from app.uncontrolled import Uncontrolled
 from app.watching import Watching
 from engine.errors import ContextFull, S2Error
 
@@ -90,6 +91,7 @@ class ChatApp(App[None]):
         super().__init__()
         if self.no_color:
             self._filters = [Colourless()]
+        self._filters.append(Uncontrolled())
         self.paths = paths
         self.options = options
         # Kept, because a query only looks at the screen on top, which may be the help.
