@@ -105,6 +105,7 @@ class ModelScreen(ListScreen[Row, "Item | None"]):
         """The download has."""
         self._dirty = True
         if self._downloads.step is None:  # it is over: there is a new model, or a leftover
+            self._said = self._downloads.said  # the chat says it as well, below this list
             self.run_worker(self._find(), group="models", exit_on_error=False)
 
     # Showing

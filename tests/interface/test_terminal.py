@@ -161,6 +161,31 @@ def test_a_window_that_closes_ends_it_with_the_text_saved(home: Path, hangup: st
     until(lambda: is_gone(engine_pid(paths_in(home))))
 
 
+@pytest.mark.parametrize("how", ["window", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("phase", ["load", "prefill"])
+def test_an_engine_that_is_busy_leaves_with_the_chat(home: Path, phase: str, how: str) -> None:
+    opened = Terminal(home, "-n", "100000", "--temp", "0")
+    until(lambda: engine_pid(paths_in(home)) is not None)
+    if phase == "prefill":
+        until(lambda: b"ready" in opened.seen)
+        opened.type("\x1b[200~" + "A river and its locks. " * 1000 + "\x1b[201~")
+        until(lambda: rows(paths_in(home), "SELECT length(draft) FROM conversations") == [(23_000,)])
+        opened.type("\r")
+        until(lambda: b"reading the prompt" in opened.seen)
+    engine = engine_pid(paths_in(home))
+    chat = opened.chat
+    if how == "window":
+        opened.close()
+    else:
+        chat.send_signal(signal.Signals[how])
+    opened.wait()
+    until(lambda: is_gone(chat.pid) and is_gone(engine))
+    if phase == "prefill":
+        ((length,),) = rows(paths_in(home), "SELECT length(content) FROM messages WHERE role = 'user'")
+        assert length == 23_000
+    opened.end()
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_chat_leaves_the_terminal_in_order_and_its_text(
     terminal: Terminal, number: signal.Signals

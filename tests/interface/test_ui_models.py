@@ -235,10 +235,11 @@ async def test_a_hub_that_hangs_hangs_nothing_else(paths: Paths, hub: Hub) -> No
 async def test_a_hub_that_is_away_is_said(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     app = chat(paths)
-    async with app.run_test(size=(80, 24)):
-        await soon(app.restored.is_set)
-        assert app.picking.downloads.start(NAME)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press(*NAME, "enter")
         await soon(lambda: "offline: the hub cannot be reached" in shown(app).replace("\n", " "))
+        await soon(lambda: "offline: the hub cannot be reached" in details(screen))
         assert app.picking.downloads.step is None
         assert hint(app) == ""
     app.close()
