@@ -6,13 +6,14 @@ import contextlib
 import fcntl
 import os
 import pty
+import shutil
 import signal
 import struct
 import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -32,16 +33,16 @@ os.execv(sys.executable, [sys.executable, "-m", "app.cli", *sys.argv[2:]])
 
 
 class Terminal:
-    """`s2chat` on a pseudo terminal of 80×24 cells; `seen` is all it wrote."""
+    """`s2chat` on a pseudo terminal of 80×24 cells, run by `inside`; `seen` is all it wrote."""
 
-    def __init__(self, home: Path, *words: str, hangup: str = "default") -> None:
+    def __init__(self, home: Path, *words: str, hangup: str = "default", inside: Sequence[str] = ()) -> None:
         self.home = home
         self.seen = b""
         self._leader, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.modes = termios.tcgetattr(follower)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _START, hangup, *words],
+            [*inside, sys.executable, "-c", _START, hangup, *words],
             stdin=follower,
             stdout=follower,
             stderr=follower,
@@ -251,6 +252,20 @@ def test_the_prompt_is_there_before_the_engine(home: Path) -> None:
     opened = Terminal(home)
     until(lambda: b"Enter sends" in opened.seen)
     assert b"ready" not in opened.seen
+    opened.type("\x11")
+    assert opened.wait() == exits.OK
+    opened.end()
+
+
+def test_a_machine_without_any_network_answers(home: Path) -> None:
+    cut_off = ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-n"]
+    if shutil.which("unshare") is None or subprocess.run([*cut_off, "true"], check=False).returncode:
+        pytest.skip("no network namespaces here")
+    opened = Terminal(home, "-n", "8", "--temp", "0", inside=cut_off)
+    until(lambda: b"ready" in opened.seen)
+    opened.type("Name a colour.\r")
+    until(lambda: rows(paths_in(home), "SELECT status FROM messages WHERE role = 'assistant'") == [("done",)])
+    assert b"\xe2\x96\xb2" not in opened.seen  # the sign of notices and problems
     opened.type("\x11")
     assert opened.wait() == exits.OK
     opened.end()
