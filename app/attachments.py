@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.entry import framed
 from app.history import File
+from app.text import one_line
 from engine.errors import BadRequest, ContextFull, EngineUnavailable, S2Error
 from engine.size import size
 
@@ -57,7 +58,7 @@ class Attachments:
         """What is attached, "" for nothing."""
         if not self.files:
             return ""
-        names = ", ".join(file.name for file in self.files)
+        names = ", ".join(one_line(file.name) for file in self.files)
         tokens = sum(file.tokens or 0 for file in self.files)
         if not tokens:
             return f"+ {names}"

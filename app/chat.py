@@ -42,11 +42,13 @@ from app.prompt import Prompt
 from app.room import Room
 from app.stage import Stage
 from app.statusline import StatusLine
+from app.stopping import Stopping
 from app.terminal import HANGUP_EXIT, watch_hangup
 from app.text import one_line
 from app.transcript import Transcript
 from app.tuning import Tuning
 from app.turns import BUSY, Turns
+from app.uncontrolled import Uncontrolled
 from app.watching import Watching
 from engine.errors import ContextFull, S2Error
 
@@ -89,6 +91,7 @@ class ChatApp(App[None]):
         super().__init__()
         if self.no_color:
             self._filters = [Colourless()]
+        self._filters.append(Uncontrolled())
         self.paths = paths
         self.options = options
         # Kept, because a query only looks at the screen on top, which may be the help.
@@ -100,6 +103,7 @@ class ChatApp(App[None]):
         self.board = Board()
         self.turns: Turns = Turns(self)
         self.room: Room = Room(self)
+        self.stopping: Stopping = Stopping(self)
         self.tuning: Tuning = Tuning(self)
         self.copying: Copying = Copying(self)
         self.opening: Opening = Opening(self)
@@ -143,6 +147,7 @@ class ChatApp(App[None]):
         self.drafts.save_soon()
         for text in self._early_notices:
             self.notice(text)
+        gc.enable()
         gc.freeze()  # what is here stays; looking through it again and again took a tenth of drawing
 
     def _source(self) -> LocalEngine | DistantServer:
@@ -183,7 +188,7 @@ class ChatApp(App[None]):
         loop.add_signal_handler(signal.SIGHUP, self._vanish)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.call_later, self.action_quit)
-        watch_hangup(loop, self._vanish)
+        watch_hangup(loop, self._vanish, self.options.keeper)
 
     def _vanish(self) -> None:
         """The terminal is gone: nothing can be drawn, and trying to would spin or block."""
@@ -313,17 +318,10 @@ class ChatApp(App[None]):
         if self.turns.chosen is not None:
             self.turns.choose(None)
         elif not await self.stage.leave() and not self.turns.leave_edit():
-            await self.asker.stop()
-            self.refresh_status()
+            self.stopping.stop()
 
     async def action_stop_or_copy(self) -> None:
-        if self.is_answering:
-            await self.asker.stop()
-        elif selected := self.screen.get_selected_text():
-            self.copy_to_clipboard(selected)
-            self.hint("Copied.")
-        else:
-            self.hint("Ctrl+Q quits.")
+        await self.stopping.interrupt()
 
     async def action_deed(self, name: str) -> None:
         row = deed(name)

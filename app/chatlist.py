@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input
 from textual.widgets.option_list import Option
 
+from app.listing import ListScreen
 from app.text import display, one_line
 
 if TYPE_CHECKING:
@@ -25,15 +23,11 @@ _PAUSE_S = 0.15  # a search starts when the typing rests
 _KEYS = "Enter opens · F2 name · F3 pin · Del · F4 undo"
 
 
-class ChatListScreen(ModalScreen["Conversation | None"]):
+class ChatListScreen(ListScreen["tuple[Conversation, str]", "Conversation | None"]):
     """Its result is the chat to open. Everything else is done here, and stored at once."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c,ctrl+o", "leave", "Close", priority=True),
-        Binding("down", "move(1)", priority=True),
-        Binding("up", "move(-1)", priority=True),
-        Binding("pagedown", "move(8)", priority=True),
-        Binding("pageup", "move(-8)", priority=True),
         Binding("enter", "take", priority=True),
         Binding("f2", "rename", priority=True),
         Binding("f3", "pin", priority=True),
@@ -42,26 +36,13 @@ class ChatListScreen(ModalScreen["Conversation | None"]):
     ]
 
     def __init__(self, chats: Chats, query: str = "") -> None:
-        super().__init__()
+        super().__init__("chats", "Chats", _KEYS, "search in all chats", query)
         self._chats = chats
         self._query = query
-        self._found: list[tuple[Conversation, str]] = []
         self._timer: Timer | None = None
         self._renaming: Conversation | None = None
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="chats", classes="panel") as box:
-            box.border_title = "Chats"
-            box.border_subtitle = Content(_KEYS)
-            yield Input(self._query, placeholder="search in all chats", select_on_focus=False, compact=True)
-            yield OptionList(markup=False, classes="list")
-            yield Static("", classes="said", markup=False)
-
     async def on_mount(self) -> None:
-        self._list = self.query_one(OptionList)
-        self._list.can_focus = False  # keys go to the search line, arrows move here
-        self._input = self.query_one(Input)
-        self._said = self.query_one(Static)
         await self._refresh()
 
     def on_input_changed(self, _: Input.Changed) -> None:
@@ -69,9 +50,6 @@ class ChatListScreen(ModalScreen["Conversation | None"]):
             if self._timer is not None:
                 self._timer.stop()
             self._timer = self.set_timer(_PAUSE_S, self._refresh)
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self._open(self._found[event.option_index][0])
 
     async def _settle(self) -> None:
         """Lists what fits what was typed, where that is still to come: keys mean what one sees then."""
@@ -82,40 +60,35 @@ class ChatListScreen(ModalScreen["Conversation | None"]):
     async def _refresh(self, keep: int | None = None) -> None:
         """Lists what is found, with the chat numbered `keep` highlighted."""
         self._timer = None
-        query = self._input.value
-        self._found = await self._chats.list(query)
+        query = self.line.value
+        found = await self._chats.list(query)
         here = self._chats.open.id
-        self._list.clear_options()
-        self._list.add_options([_option(chat, excerpt, here) for chat, excerpt in self._found])
-        at = next((at for at, (chat, _) in enumerate(self._found) if chat.id == keep), None)
+        at = next((at for at, (chat, _) in enumerate(found) if chat.id == keep), None)
         if at is None:  # the chat that is open already is not what one comes for
-            at = next((at for at, (chat, _) in enumerate(self._found) if query or chat.id != here), 0)
-        self._list.highlighted = at if self._found else None
-        if not self._found:
+            at = next((at for at, (chat, _) in enumerate(found) if query or chat.id != here), 0)
+        self.show(found, lambda row: _option(*row, here), at)
+        if not found:
             self._say("Nothing is found." if query.strip() else "There is no chat yet.")
         else:
-            count = len(self._found)
+            count = len(found)
             self._say(f"{count} {'chat' if count == 1 else 'chats'}" if query.strip() else "")
 
     def _say(self, text: str) -> None:
-        self._said.update(Content(display(text)))
+        self.said.update(Content(display(text)))
 
     @property
-    def _chosen(self) -> Conversation | None:
-        at = self._list.highlighted
-        return self._found[at][0] if at is not None and at < len(self._found) else None
-
-    def action_move(self, step: int) -> None:
-        if self._found:
-            at = self._list.highlighted or 0
-            self._list.highlighted = min(max(at + step, 0), len(self._found) - 1)
+    def _chat(self) -> Conversation | None:
+        return None if self.chosen is None else self.chosen[0]
 
     async def action_take(self) -> None:
         await self._settle()
         if self._renaming is not None:
-            await self._end_rename(self._input.value)
-        elif (chat := self._chosen) is not None:
+            await self._end_rename(self.line.value)
+        elif (chat := self._chat) is not None:
             self._open(chat)
+
+    def take(self, row: tuple[Conversation, str]) -> None:
+        self._open(row[0])
 
     def _open(self, chat: Conversation) -> None:
         if chat.open_elsewhere:
@@ -131,10 +104,10 @@ class ChatListScreen(ModalScreen["Conversation | None"]):
 
     async def action_rename(self) -> None:
         await self._settle()
-        if (chat := self._chosen) is not None and self._renaming is None:
+        if (chat := self._chat) is not None and self._renaming is None:
             self._renaming = chat
-            self._query = self._input.value
-            self._input.value = one_line(chat.title, 200)
+            self._query = self.line.value
+            self.line.value = one_line(chat.title, 200)
             self._say("Type the new title. Enter takes it, Esc keeps the old one.")
 
     async def _end_rename(self, title: str | None) -> None:
@@ -143,27 +116,27 @@ class ChatListScreen(ModalScreen["Conversation | None"]):
             if title is not None and title.strip():
                 await self._chats.rename(chat.id, one_line(title, 200))
             with self.prevent(Input.Changed):
-                self._input.value = self._query
+                self.line.value = self._query
             self._renaming = None
             await self._refresh(keep=chat.id)
 
     async def action_pin(self) -> None:
         await self._settle()
-        if (chat := self._chosen) is not None and self._renaming is None:
+        if (chat := self._chat) is not None and self._renaming is None:
             await self._chats.pin(chat.id, not chat.pinned)
             await self._refresh(keep=chat.id)
 
     async def action_remove(self) -> None:
         await self._settle()
-        chat = self._chosen
+        chat = self._chat
         if chat is None or self._renaming is not None:
             return
         if chat.id == self._chats.open.id:
             self._say("This chat is open. /delete deletes it, or open another one first.")
         elif await self._chats.delete(chat.id):
-            at = self._list.highlighted or 0
+            at = self.listing.highlighted or 0
             await self._refresh()
-            self._list.highlighted = min(at, len(self._found) - 1) if self._found else None
+            self.listing.highlighted = min(at, len(self.rows) - 1) if self.rows else None
             self._say(f"Deleted: {one_line(chat.title, 40)}. F4 brings it back.")
         else:
             self._say("That chat is open in another window.")

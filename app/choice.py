@@ -15,6 +15,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from app.line import Line
 from app.text import display
 
 
@@ -79,13 +80,7 @@ class LineScreen(ModalScreen["str | None"]):
             box.border_subtitle = Content("Enter takes it · Esc closes")
             if self._said:
                 yield Static(Content(display(self._said)), classes="said")
-            yield Input(
-                self._text,
-                suggester=self._suggester,
-                select_on_focus=False,
-                compact=True,
-                password=self._secret,
-            )
+            yield Line(self._text, suggester=self._suggester, secret=self._secret)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)

@@ -292,7 +292,9 @@ def _bench(words: list[str]) -> int:
             raise
         print("s2chat: this installation has no benchmark", file=sys.stderr)
         return exits.ERROR
-    return int(bench.main(words))
+    from app.bench import ui
+
+    return int(bench.main(words, {"ui": bench.Bench(ui.HELP, ui.add_flags, ui.run)}))
 
 
 _COMMANDS = {

@@ -46,12 +46,13 @@ class DistantServer:
     async def prepare(self, client: EngineClient, listener: Listener) -> None:
         """Its model is its own affair."""
 
-    async def switch(self, client: EngineClient, model: Path | str) -> None:
+    async def switch(self, client: EngineClient, model: Path | str) -> bool:
         """Asks for another of its models from now on. Raises BadRequest where it has one only."""
         if not isinstance(client, PlainClient):
             raise BadRequest("the engine there has one model", hint="start it with another -m on its machine")
         self.model = str(model)
         client.choose(self.model)
+        return True
 
     async def ended(
         self,

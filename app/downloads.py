@@ -44,10 +44,11 @@ class Step:
 
 class Downloads:
     """One at a time. `step` is None while none runs; `changed` is called when it has moved, and `notice` with
-    the words for its end. All calls come on the event loop."""
+    the words for its end, which `said` keeps until the next. All calls come on the event loop."""
 
     def __init__(self, folder: Callable[[], Path], notice: Callable[[str], None]) -> None:
         self.step: Step | None = None
+        self.said = ""
         self.changed: Callable[[], None] = lambda: None
         self._folder = folder
         self._notice = notice
@@ -58,7 +59,7 @@ class Downloads:
         """False while another one runs."""
         if self.step is not None:
             return False
-        self.step = Step(name)
+        self.step, self.said = Step(name), ""
         self._task = asyncio.create_task(self._run(name))
         return True
 
@@ -81,19 +82,23 @@ class Downloads:
             fetch = Fetch(offer, self._folder(), self._report(offer.name))
             work = in_background(fetch.run)
             path = await asyncio.shield(work)
-            self._notice(f"{path.name} is here and verified: Ctrl+L, Enter chats with it")
+            self._end(f"{path.name} is here and verified: Ctrl+L, Enter chats with it")
         except Cancelled:
             pass
         except asyncio.CancelledError:
-            self._notice(f"The download of {name} was stopped; the list of models goes on with it")
+            self._end(f"The download of {name} was stopped; the list of models goes on with it")
         except (S2Error, OSError) as error:
-            self._notice(f"{name}: {error.line() if isinstance(error, S2Error) else error}")
+            self._end(f"{name}: {error.line() if isinstance(error, S2Error) else error}")
         finally:
             if fetch is not None and work is not None:
                 fetch.cancel()
                 await asyncio.wait([work], timeout=_END_S)  # it holds the file until it has seen that
             self.step = self._task = None
             self.changed()
+
+    def _end(self, words: str) -> None:
+        self.said = words
+        self._notice(words)
 
     def _report(self, name: str) -> Callable[[str, int, int], None]:
         loop = asyncio.get_running_loop()

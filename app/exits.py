@@ -14,6 +14,7 @@ ERROR = 1
 USAGE = 2
 MODEL = 3
 ENGINE = 4
+SIGNALLED = 128  # and the signal's number
 CANCELLED = 130
 PIPE = 141
 
@@ -25,7 +26,8 @@ exit codes:
   3    the model cannot be loaded
   4    the engine cannot be reached or started, crashed, or is busy with another model
   130  cancelled with Ctrl+C; what was printed until then stands
-  141  the reader of the output went away"""
+  141  the reader of the output went away
+  128 + N  signal N ended the chat; its terminal is in order"""
 
 _CODES: tuple[tuple[type[S2Error], int], ...] = (
     (BadRequest, USAGE),

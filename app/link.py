@@ -58,7 +58,8 @@ class Source(Protocol):
     async def prepare(self, client: EngineClient, listener: Listener) -> None:
         """What the engine needs before the first request."""
 
-    async def switch(self, client: EngineClient, model: Path | str) -> None: ...
+    async def switch(self, client: EngineClient, model: Path | str) -> bool:
+        """Goes on with another model; False when it was the one that answers."""
 
     async def ended(self, error: EngineUnavailable | None, last: Snapshot | None, listener: Listener) -> None:
         """After a connection's end: returns when the next may be opened, raises S2Error to rest."""
@@ -120,9 +121,12 @@ class EngineLink:
         """What the engine takes now."""
         return self._last.rss_bytes if self._last is not None else 0
 
-    async def switch(self, model: Path | str) -> None:
-        """Goes on with another model. Raises the S2Error that says why not."""
-        await self._source.switch(await self.client(), model)
+    async def switch(self, model: Path | str) -> bool:
+        """Goes on with another model, or with the same where another file has its name.
+
+        False when it is the one that answers. Raises the S2Error that says why not.
+        """
+        return await self._source.switch(await self.client(), model)
 
     async def run(self) -> None:
         self._wanted.set()

@@ -55,11 +55,13 @@ class LocalEngine:
             hint = "this chat goes on with the model that is loaded"
             listener.engine_problem(Busy(error.message, hint=hint))
 
-    async def switch(self, client: EngineClient, model: Path | str) -> None:
+    async def switch(self, client: EngineClient, model: Path | str) -> bool:
         """Loads another model, with the wishes of the first. Raises the S2Error the engine refuses with."""
-        load = replace(self._wishes, model=Path(model))
-        await _load_into(client, load)
+        same = Path(model) == self._load.model
+        load = self._load if same else replace(self._wishes, model=Path(model))
+        begun = await _load_into(client, load)
         self._load = load
+        return begun
 
     async def ended(
         self,
@@ -88,8 +90,8 @@ class LocalEngine:
         await asyncio.sleep(crash.retry_after_s)
 
 
-async def _load_into(client: EngineClient, load: Load) -> None:
-    await client.load(
+async def _load_into(client: EngineClient, load: Load) -> bool:
+    return await client.load(
         load.model,
         n_ctx=load.n_ctx,
         n_threads=load.n_threads,

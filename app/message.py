@@ -89,10 +89,11 @@ class Message:
             if self._thoughts.seen:
                 lines = [*self._thought_lines(renderer, inner), *lines]
         else:
-            style, mark = (palette.user, Segment(_BAR, palette.bar))
+            style, first, later = palette.user, Segment(_BAR, palette.bar), Segment(_BAR, palette.bar)
             if self.role == "notice":
-                style, mark = (palette.notice, Segment(_SIGN, palette.notice))
-            lines = [[mark, *line] for line in renderer.plain(_abridged(self.text), inner, style)]
+                style, first, later = palette.notice, Segment(_SIGN, palette.notice), _MARGIN
+            rows = renderer.plain(_abridged(self.text), inner, style)
+            lines = [[later if at else first, *row] for at, row in enumerate(rows)]
         for words in (
             self.files and f"+ {self.files}",
             self.foot,

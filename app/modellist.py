@@ -8,18 +8,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input
 from textual.widgets.option_list import Option
 
 from app.background import in_background
 from app.fetch import Leftover, remove
 from app.hub import parse_name
 from app.inventory import Item
+from app.listing import ListScreen
 from app.text import one_line
 from app.verdict import CANNOT, DISK, FITS, SLOW, UNREADABLE, best
 from engine.errors import BadRequest, S2Error
@@ -37,19 +35,16 @@ _COLUMNS = {"mark": 2, "word": 13, "quant": 9, "size": 10}
 _WIDE = 64  # cells of a row that leave room for the quantisation
 _ORDER = {FITS: 0, DISK: 1, SLOW: 2, CANNOT: 3, UNREADABLE: 4}
 _STYLES = {FITS: "$text-success", DISK: "$text-primary", SLOW: "$text-warning"}
+_KEYS = "Enter opens · Ctrl+S starts with it · Del · Esc"
 _HELP = "Type to filter, or OWNER/NAME of the Hugging Face hub to download"
 
 
-class ModelScreen(ModalScreen["Item | None"]):
+class ModelScreen(ListScreen[Row, "Item | None"]):
     """Its result is the model to chat with. `now` is the one that is loaded; `at_start` keeps a model for
     every start and says so."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c,ctrl+l", "dismiss", "Close", priority=True),
-        Binding("up", "move('cursor_up')", show=False, priority=True),
-        Binding("down", "move('cursor_down')", show=False, priority=True),
-        Binding("pageup", "move('page_up')", show=False, priority=True),
-        Binding("pagedown", "move('page_down')", show=False, priority=True),
+        Binding("ctrl+l", "dismiss", "Close", priority=True),
         Binding("ctrl+s", "keep", show=False, priority=True),
         Binding("delete", "drop", show=False, priority=True),
     ]
@@ -62,28 +57,17 @@ class ModelScreen(ModalScreen["Item | None"]):
         at_start: Callable[[Item], str],
         words: str = "",
     ) -> None:
-        super().__init__()
+        super().__init__("models", "Models", _KEYS, _HELP, words)
         self._scan, self._downloads, self._now, self._at_start = scan, downloads, now, at_start
-        self._words = words
         self._items: list[Item] = []
         self._left: list[Leftover] = []
-        self._rows: list[Row] = []  # behind each option; a text is a name to download
         self._finding = True
         self._dirty = True
         self._best: Path | None = None
         self._said = ""
         self._has_moved = False
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="models", classes="panel") as box:
-            box.border_title = "Models"
-            box.border_subtitle = "Enter opens · Ctrl+S starts with it · Del · Esc"
-            yield Input(self._words, placeholder=_HELP, compact=True, select_on_focus=False)
-            yield OptionList(markup=False, classes="list")
-            yield Static(markup=False, classes="said")
-
-    async def on_mount(self) -> None:
-        self.query_one(OptionList).can_focus = False  # keys go to the line, which moves the list
+    def on_mount(self) -> None:
         self._downloads.changed = self._moved
         self.set_interval(_EACH_S, self._redraw)
         self.call_after_refresh(self._redraw)
@@ -121,6 +105,7 @@ class ModelScreen(ModalScreen["Item | None"]):
         """The download has."""
         self._dirty = True
         if self._downloads.step is None:  # it is over: there is a new model, or a leftover
+            self._said = self._downloads.said  # the chat says it as well, below this list
             self.run_worker(self._find(), group="models", exit_on_error=False)
 
     # Showing
@@ -137,23 +122,19 @@ class ModelScreen(ModalScreen["Item | None"]):
         if not self._dirty:
             return
         self._dirty = False
-        listing = self.query_one(OptionList)
-        chosen = self._chosen
         # Until a key moves it, the bar stays on the model that answers now.
-        key = _key(chosen) if chosen is not None and self._has_moved else str(self._now)
-        self._rows = self._wanted()
-        width = max(30, listing.content_size.width - 2)
+        key = _key(self.chosen) if self.chosen is not None and self._has_moved else str(self._now)
+        rows = self._wanted()
+        width = max(30, self.listing.content_size.width - 2)
         self._best = best(
             (item.path, item.info, item.verdict) for item in self._items if item.info is not None
         )
-        listing.clear_options()
-        listing.add_options([self._option(row, width) for row in self._rows])
-        keys = [_key(row) for row in self._rows]
-        listing.highlighted = keys.index(key) if key in keys else 0 if keys else None
+        keys = [_key(row) for row in rows]
+        self.show(rows, lambda row: self._option(row, width), keys.index(key) if key in keys else 0)
         self._explain()
 
     def _wanted(self) -> list[Row]:
-        words = self.query_one(Input).value.strip()
+        words = self.line.value.strip()
         parts = words.lower().split()
         items = [item for item in self._items if all(part in _haystack(item) for part in parts)]
         items.sort(key=lambda item: (_ORDER[item.verdict.word], item.name.lower()))
@@ -203,8 +184,7 @@ class ModelScreen(ModalScreen["Item | None"]):
 
     def _explain(self) -> None:
         """What is known of the highlighted model, or what the last key did."""
-        details, row = self.query_one(Static), self._chosen
-        lines = []
+        row, lines = self.chosen, []
         if row is None:
             lines.append("looking for models …" if self._finding else "nothing here is called so")
         elif isinstance(row, str):
@@ -219,51 +199,40 @@ class ModelScreen(ModalScreen["Item | None"]):
             mark = "▶ answers now: " if row.path == self._now else "★ suits this machine best: "
             mark = mark if row.path in (self._now, self._best) else ""
             lines += [about, mark + row.verdict.words, _home(row.path)]
-        width = max(20, details.size.width)
+        width = max(20, self.said.size.width)
         words = Content("\n".join(one_line(line, 2 * width) for line in lines))
         if self._said:
             words = Content.styled(one_line(self._said, 3 * width), "$text-warning") + Content("\n") + words
-        details.update(words)
-
-    @property
-    def _chosen(self) -> Row | None:
-        at = self.query_one(OptionList).highlighted
-        return self._rows[at] if at is not None and at < len(self._rows) else None
+        self.said.update(words)
 
     # Keys
 
     def action_move(self, how: str) -> None:
         self._has_moved, self._said = True, ""
-        getattr(self.query_one(OptionList), f"action_{how}")()
+        super().action_move(how)
 
-    def on_input_submitted(self) -> None:
-        self._open(self._chosen)
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self._open(self._rows[event.option_index])
-
-    def _open(self, row: Row | None) -> None:
+    def take(self, row: Row) -> None:
         if isinstance(row, Item):
             if row.verdict.word in (CANNOT, UNREADABLE):
                 self._say("This one cannot be used:")
             else:
                 self.dismiss(row)
-        elif row is not None:
+        else:
             name = row if isinstance(row, str) else row.name
             if not self._downloads.start(name):
                 self._say("One download at a time: Del on the one that runs stops it")
                 return
             self._left = [left for left in self._left if left.name != name]
-            self.query_one(Input).value = ""
+            self.line.value = ""
             self._dirty = True
 
     def action_keep(self) -> None:
-        row = self._chosen
+        row = self.chosen
         if isinstance(row, Item) and row.usable:
             self._say(self._at_start(row))
 
     def action_drop(self) -> None:
-        row, step = self._chosen, self._downloads.step
+        row, step = self.chosen, self._downloads.step
         if isinstance(row, str) and step is not None and step.name == row:
             self._downloads.stop()
         elif isinstance(row, Leftover):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
+from typing import NoReturn
 
 from app import exits, terminal
 from app.flags import fields_for, model_of
+from app.keeper import keep
 from app.options import ChatOptions, Load
 from app.settings import Settings
 from engine.paths import Paths
@@ -18,7 +21,16 @@ def open_chat(arguments: argparse.Namespace, settings: Settings) -> int:
         print("s2chat: the chat needs a terminal for input and output", file=sys.stderr)
         print("hint: `s2chat run` answers one prompt and works in pipes", file=sys.stderr)
         return exits.USAGE
+
+    def chat(keeper: int | None) -> NoReturn:
+        _chat(arguments, settings, keeper)
+
+    return keep(chat)
+
+
+def _chat(arguments: argparse.Namespace, settings: Settings, keeper: int | None) -> NoReturn:
     terminal.calm()
+    gc.disable()  # until the chat is there: nothing that is made on the way is garbage
     from app.chat import ChatApp
 
     request = fields_for("request", arguments)
@@ -30,6 +42,7 @@ def open_chat(arguments: argparse.Namespace, settings: Settings) -> int:
         settings=settings,
         server=arguments.address,
         model=arguments.remote_model,
+        keeper=keeper,
     )
     app = ChatApp(Paths.default(), options)
     try:

@@ -27,7 +27,7 @@ class ChatOptions:
     leaves the mode to the engine.
 
     `server` None: an engine on this machine, with `load`. Else `model` is the one to ask for there, "" for
-    its first.
+    its first. `keeper`: see `app.keeper`.
     """
 
     load: Load
@@ -37,3 +37,4 @@ class ChatOptions:
     settings: Settings = field(default_factory=Settings)
     server: Address | None = None
     model: str = ""
+    keeper: int | None = None

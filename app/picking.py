@@ -15,6 +15,7 @@ from app.inventory import all_places, scan
 from app.modellist import ModelScreen
 from app.servermodels import ServerModelScreen
 from app.text import one_line
+from app.turns import BUSY
 from engine.device import detect
 from engine.errors import BadRequest, S2Error
 from engine.plan import Wishes
@@ -63,20 +64,30 @@ class Picking:
         """Has the server's model `name` answer from now on."""
         app = self._app
         if name in (app.link.model, app.board.model):
-            app.hint(f"{one_line(name, 60)} is the one that answers already.")
-        elif app.is_answering:
-            app.hint("An answer is being written. Esc stops it.")
+            self._nothing_new(name)
         else:
             await self._switch(name, name)
 
     async def _switch(self, model: Path | str, name: str) -> None:
         app = self._app
+        if app.is_answering:
+            app.hint(BUSY)
+            return
+        again = model == app.link.model
         try:
-            await app.link.switch(model)
+            begun = await app.link.switch(model)
         except S2Error as error:
             app.notice(error.line())
+            return
+        if not begun:
+            self._nothing_new(name)
+        elif again:
+            app.notice(f"{one_line(name, 100)} is another file now and is loaded again")
         else:
             app.notice(f"From now on {one_line(name, 100)} answers here")
+
+    def _nothing_new(self, name: str) -> None:
+        self._app.hint(f"{one_line(name, 60)} is the one that answers already.")
 
     async def ask_key(self, said: str) -> None:
         """Asks for the key that the server wants; it is kept in memory alone."""
@@ -96,13 +107,6 @@ class Picking:
         await app.push_screen(LineScreen("Key", said=words, secret=True), typed)
 
     async def switch(self, item: Item) -> None:
-        app = self._app
-        if item.path == app.link.model:
-            app.hint(f"{one_line(item.name, 60)} is the one that answers already.")
-            return
-        if app.is_answering:
-            app.hint("An answer is being written. Esc stops it.")
-            return
         await self._switch(item.path, item.name)
 
     @property

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, cast
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.content import Content
-from textual.document._document import Document
+from textual.document._document import Document, Location
 from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 
+from app.graphemes import bounds
 from app.text import display
 
 if TYPE_CHECKING:
@@ -100,6 +101,21 @@ class Prompt(TextArea):
             for binding in bindings:
                 if await self.app.run_action(binding.action, self):
                     break
+
+    # The cursor stands between characters, also where one has several code points.
+
+    def clamp_visitable(self, location: Location) -> Location:
+        row, column = super().clamp_visitable(location)
+        return row, bounds(self.document[row], column)[0]
+
+    def get_cursor_left_location(self) -> Location:
+        row, column = super().get_cursor_left_location()
+        return row, bounds(self.document[row], column)[0]
+
+    def get_cursor_right_location(self) -> Location:
+        row, column = self.cursor_location
+        line = self.document[row]
+        return (row, bounds(line, column)[1]) if column < len(line) else super().get_cursor_right_location()
 
     def _enter_was_pasted(self) -> None:
         if self._enter is not None:

@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from app.line import Line
 from app.setting import SETTINGS, Setting, parse_words, words_of
 from app.text import one_line
 from engine.errors import BadRequest
@@ -42,7 +43,7 @@ class SettingScreen(ModalScreen[None]):
             box.border_title = "Settings"
             box.border_subtitle = _KEYS
             yield OptionList(markup=False, classes="list")
-            yield Input(compact=True, select_on_focus=False)
+            yield Line()
             yield Static(markup=False, classes="said")
 
     def on_mount(self) -> None:

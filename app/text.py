@@ -24,6 +24,11 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+def without_control(text: str) -> str:
+    """`text` of a single line without anything that is no character; what follows an escape stays."""
+    return _CONTROL.sub("", text).replace("\n", "").replace("\t", "")
+
+
 def display(text: str) -> str:
     """`clean` with tabs as spaces, because a tab's width is the terminal's secret."""
     return clean(text).expandtabs(4)

@@ -74,8 +74,10 @@ class EngineClient:
         draft_experts: int | None = None,
         draft_length: int | None = None,
         cap: int | None = None,
-    ) -> None:
+    ) -> bool:
         """Asks for a model and returns at once; `telemetry` shows the progress and a failure.
+
+        False when it is there already, read from the file as it is now.
 
         `budget`: bytes, "25%" of the model's files, or "max"; the whole engine process keeps within it.
         """
@@ -90,7 +92,8 @@ class EngineClient:
             "cap": cap,
         }
         body = {name: value for name, value in wishes.items() if value is not None}
-        await self._call("POST", "/load", {"model": str(model.expanduser().absolute()), **body})
+        answer = await self._call("POST", "/load", {"model": str(model.expanduser().absolute()), **body})
+        return answer.get("state") == "loading"
 
     def chat(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -107,7 +108,7 @@ class Calls:
         return answer(body, 200 if state == "ready" else 503)
 
     async def load(self, request: Request) -> Response:
-        load = parse_load(await read_object(request))
+        load = await asyncio.to_thread(parse_load(await read_object(request)).stamped)
         started = self._state.load(load, _client(request))
         return answer({"state": self._state.state}, 202 if started else 200)
 

@@ -181,10 +181,10 @@ class EngineState:
         self._start_loading(load)
         return True
 
-    def load_again(self) -> None:
+    def load_again(self, load: Load) -> None:
         """What is loaded, from its files as they are now."""
         if self.loaded is not None and not self.leaving.is_set():
-            self._start_loading(self.loaded.load, self.loaded.budget)
+            self._start_loading(load, self.loaded.budget)
 
     def _start_loading(self, load: Load, budget: int | str | None = None) -> None:
         if self.loading is not None:

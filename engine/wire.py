@@ -87,10 +87,23 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A model to load. `wishes` are the numbers the client insists on."""
+    """A model to load. `wishes` are the numbers the client insists on.
+
+    `stamp` tells its file from one that takes its place later, under the same name.
+    """
 
     path: Path
     wishes: Mapping[str, Any]
+    stamp: tuple[int, ...] = ()
+
+    def stamped(self) -> Load:
+        """With the stamp of the file that is there now. Waits for the disk."""
+        try:
+            about = self.path.stat()
+        except OSError:  # loading it says what is wrong
+            return self
+        stamp = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+        return dataclasses.replace(self, stamp=stamp)
 
 
 def parse_chat(body: Mapping[str, Any]) -> Call:

@@ -187,8 +187,9 @@ class Worker(threading.Thread):
     def _load_again_if_outdated(self, error: S2Error) -> None:
         """A changed file fails every request from now on; what it holds now may work, or says why."""
         store = None if self._session is None else self._session.store
-        if isinstance(error, ModelError) and store is not None and store.outdated:
-            self._tell(self._state.load_again)
+        loaded = self._state.loaded
+        if isinstance(error, ModelError) and store is not None and store.outdated and loaded is not None:
+            self._tell(self._state.load_again, loaded.load.stamped())
 
     def _generate(self, job: GenerateJob) -> None:
         session = self._session

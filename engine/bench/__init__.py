@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.budget import Budget, parse_budget
@@ -15,9 +16,19 @@ from engine.size import parse_size
 _TIMED = ("ablation", "decode", "fit", "kernels", "overhead", "stream")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs `s2chat bench ARGV`; returns the exit code."""
-    parser = _parser()
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One that another part of the program brings along."""
+
+    help: str
+    add_flags: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
+
+
+def main(argv: Sequence[str], others: Mapping[str, Bench] | None = None) -> int:
+    """Runs `s2chat bench ARGV`, one of ours or of `others`; returns the exit code."""
+    others = others or {}
+    parser = _parser(others)
     args = parser.parse_args(argv)
     from engine.bench import (
         ablation,
@@ -46,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         "soak": soak,
         "stream": stream,
     }
-    run = benches[args.bench].run
+    run = others[args.bench].run if args.bench in others else benches[args.bench].run
     try:
         if args.bench in _TIMED:
             _refuse_beside_a_model()
@@ -56,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(others: Mapping[str, Bench]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="s2chat bench", description=__doc__)
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
     _add_decode(
@@ -104,6 +115,8 @@ def _parser() -> argparse.ArgumentParser:
     soak.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
     soak.add_argument("--seed", type=_seed, default=0, metavar="N", help="of what happens when (default: 0)")
     soak.add_argument("--json", action="store_true", help="one JSON object")
+    for name, other in others.items():
+        other.add_flags(benches.add_parser(name, help=other.help))
     return parser
 
 

@@ -94,7 +94,7 @@ class PlainClient(EngineClient):
     async def change_budget(self, budget: int | str) -> str:  # noqa: ARG002
         self._cannot("have its memory limited from here")
 
-    async def load(self, model: Path, **_: Any) -> None:  # noqa: ARG002
+    async def load(self, model: Path, **_: Any) -> bool:  # noqa: ARG002
         self._cannot("be given a model file")
 
     async def settings(self, **_: Any) -> Settings:

@@ -68,7 +68,7 @@ async def _help(app: ChatApp, pilot: Pilot[None]) -> None:
 
 async def _chats(app: ChatApp, pilot: Pilot[None]) -> None:
     await pilot.press("ctrl+o")
-    await soon(lambda: isinstance(app.screen, ChatListScreen) and app.screen._found)
+    await soon(lambda: isinstance(app.screen, ChatListScreen) and app.screen.rows)
 
 
 async def _error(app: ChatApp, _: Pilot[None]) -> None:

@@ -6,13 +6,14 @@ import contextlib
 import fcntl
 import os
 import pty
+import shutil
 import signal
 import struct
 import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -32,16 +33,16 @@ os.execv(sys.executable, [sys.executable, "-m", "app.cli", *sys.argv[2:]])
 
 
 class Terminal:
-    """`s2chat` on a pseudo terminal of 80×24 cells; `seen` is all it wrote."""
+    """`s2chat` on a pseudo terminal of 80×24 cells, run by `inside`; `seen` is all it wrote."""
 
-    def __init__(self, home: Path, *words: str, hangup: str = "default") -> None:
+    def __init__(self, home: Path, *words: str, hangup: str = "default", inside: Sequence[str] = ()) -> None:
         self.home = home
         self.seen = b""
         self._leader, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.modes = termios.tcgetattr(follower)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _START, hangup, *words],
+            [*inside, sys.executable, "-c", _START, hangup, *words],
             stdin=follower,
             stdout=follower,
             stderr=follower,
@@ -70,9 +71,19 @@ class Terminal:
         assert self._follower is not None
         return termios.tcgetattr(self._follower)
 
+    def unread(self) -> int:
+        """Bytes of input that the next program would read."""
+        assert self._follower is not None
+        return struct.unpack("i", fcntl.ioctl(self._follower, termios.FIONREAD, b"\0" * 4))[0]
+
     def wait(self) -> int:
         """The exit code, the signal's number below zero."""
         return self.process.wait(60)
+
+    @property
+    def chat(self) -> psutil.Process:
+        """The interface, which the process that was started waits for."""
+        return psutil.Process(self.process.pid).children()[0]
 
     def end(self) -> None:
         self.close()
@@ -151,14 +162,79 @@ def test_a_window_that_closes_ends_it_with_the_text_saved(home: Path, hangup: st
     until(lambda: is_gone(engine_pid(paths_in(home))))
 
 
-def test_a_killed_chat_keeps_its_text_and_its_engine_leaves(terminal: Terminal) -> None:
+@pytest.mark.parametrize("how", ["window", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("phase", ["load", "prefill"])
+def test_an_engine_that_is_busy_leaves_with_the_chat(home: Path, phase: str, how: str) -> None:
+    opened = Terminal(home, "-n", "100000", "--temp", "0")
+    until(lambda: engine_pid(paths_in(home)) is not None)
+    if phase == "prefill":
+        until(lambda: b"ready" in opened.seen)
+        opened.type("\x1b[200~" + "A river and its locks. " * 1000 + "\x1b[201~")
+        until(lambda: rows(paths_in(home), "SELECT length(draft) FROM conversations") == [(23_000,)])
+        opened.type("\r")
+        until(lambda: b"reading the prompt" in opened.seen)
+    engine = engine_pid(paths_in(home))
+    chat = opened.chat
+    if how == "window":
+        opened.close()
+    else:
+        chat.send_signal(signal.Signals[how])
+    opened.wait()
+    until(lambda: is_gone(chat.pid) and is_gone(engine))
+    if phase == "prefill":
+        ((length,),) = rows(paths_in(home), "SELECT length(content) FROM messages WHERE role = 'user'")
+        assert length == 23_000
+    opened.end()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_killed_chat_leaves_the_terminal_in_order_and_its_text(
+    terminal: Terminal, number: signal.Signals
+) -> None:
     ask(terminal)
-    terminal.process.kill()
-    assert terminal.wait() == -signal.SIGKILL
+    terminal.type("\x1b[<35;10;10M" * 50)  # the mouse moves meanwhile
+    terminal.chat.send_signal(number)
+    assert terminal.wait() == exits.SIGNALLED + number
+    assert terminal.current_modes() == terminal.modes
+    until(lambda: f"{number.name} ended the chat".encode() in terminal.seen)
+    for sequence in (b"[?1049", b"[?1003", b"[?2004", b"[?1004"):
+        assert terminal.seen.rindex(sequence + b"l") > terminal.seen.rindex(sequence + b"h")
+    assert terminal.seen.rindex(b"[?25h") > terminal.seen.rindex(b"[?25l")
+    assert terminal.seen.rindex(b"[<u") > terminal.seen.rindex(b"[>")
+    assert terminal.unread() == 0
     until(lambda: is_gone(engine_pid(paths_in(terminal.home))))
     ((question,),) = rows(paths_in(terminal.home), "SELECT content FROM messages WHERE role = 'user'")
     assert question == "Tell me a long story."
     assert answering(terminal.home)  # as its next reader will find it; it becomes "interrupted" then
+
+
+def test_a_chat_whose_keeper_is_killed_saves_and_leaves(terminal: Terminal) -> None:
+    ask(terminal)
+    chat = terminal.chat
+    terminal.process.kill()
+    assert terminal.wait() == -signal.SIGKILL
+    until(lambda: is_gone(chat.pid))
+    until(lambda: b"\x1b[?1049l" in terminal.seen)
+    ((status, content),) = rows(
+        paths_in(terminal.home), "SELECT status, content FROM messages WHERE role = 'assistant'"
+    )
+    assert status == "interrupted"
+    assert content
+    until(lambda: is_gone(engine_pid(paths_in(terminal.home))))
+
+
+def test_a_stopped_chat_stops_its_keeper_and_both_go_on(terminal: Terminal) -> None:
+    until(lambda: b"ready" in terminal.seen)
+    keeper, chat = psutil.Process(terminal.process.pid), terminal.chat
+    os.killpg(terminal.process.pid, signal.SIGTSTP)
+    until(lambda: keeper.status() == psutil.STATUS_STOPPED)
+    assert chat.status() == psutil.STATUS_STOPPED
+    assert terminal.current_modes() == terminal.modes
+    os.killpg(terminal.process.pid, signal.SIGCONT)
+    until(lambda: terminal.current_modes() != terminal.modes)
+    terminal.type("still here\x11")
+    assert terminal.wait() == exits.OK
+    assert rows(paths_in(terminal.home), "SELECT draft FROM conversations") == [("still here",)]
 
 
 def test_a_paste_with_escapes_in_it_is_text_and_text_before_a_key_is_kept(terminal: Terminal) -> None:
@@ -176,6 +252,20 @@ def test_the_prompt_is_there_before_the_engine(home: Path) -> None:
     opened = Terminal(home)
     until(lambda: b"Enter sends" in opened.seen)
     assert b"ready" not in opened.seen
+    opened.type("\x11")
+    assert opened.wait() == exits.OK
+    opened.end()
+
+
+def test_a_machine_without_any_network_answers(home: Path) -> None:
+    cut_off = ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-n"]
+    if shutil.which("unshare") is None or subprocess.run([*cut_off, "true"], check=False).returncode:
+        pytest.skip("no network namespaces here")
+    opened = Terminal(home, "-n", "8", "--temp", "0", inside=cut_off)
+    until(lambda: b"ready" in opened.seen)
+    opened.type("Name a colour.\r")
+    until(lambda: rows(paths_in(home), "SELECT status FROM messages WHERE role = 'assistant'") == [("done",)])
+    assert b"\xe2\x96\xb2" not in opened.seen  # the sign of notices and problems
     opened.type("\x11")
     assert opened.wait() == exits.OK
     opened.end()

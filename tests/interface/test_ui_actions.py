@@ -310,12 +310,12 @@ async def list_of(app: ChatApp, pilot: Pilot[None]) -> ChatListScreen:
     await soon(lambda: isinstance(app.screen, ChatListScreen))
     screen = app.screen
     assert isinstance(screen, ChatListScreen)
-    await soon(lambda: bool(screen._found))
+    await soon(lambda: bool(screen.rows))
     return screen
 
 
 def titles(screen: ChatListScreen) -> list[str]:
-    return [conversation.title for conversation, _ in screen._found]
+    return [conversation.title for conversation, _ in screen.rows]
 
 
 async def test_the_list_searches_renames_pins_deletes_and_undoes(paths: Paths) -> None:

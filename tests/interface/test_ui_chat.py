@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support import chat, engine_pid, hint, rows, shown, soon, status
 
+from app import stopping
 from app.chat import ChatApp
 from engine.paths import Paths
 
@@ -95,15 +97,47 @@ async def test_stopping_keeps_the_text_and_ends_the_work(ready: Paths, key: str)
     app.close()
 
 
-async def test_ctrl_c_never_quits(ready: Paths) -> None:
+async def test_ctrl_c_quits_when_it_is_pressed_twice(ready: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     app = chat(ready)
     async with app.run_test() as pilot:
         await soon(is_ready(app))
-        for _ in range(3):
-            await pilot.press("ctrl+c")
-        assert app.is_running
-        assert hint(app) == "Ctrl+Q quits."
+        app.prompt.text = "unsent"
+        await pilot.press("ctrl+c")
+        assert "Ctrl+C again quits" in hint(app)
+        monkeypatch.setattr(stopping, "_TWICE_S", 0.0)
+        await pilot.press("ctrl+c")
+        assert app.is_running, "that was another press, later"
+        monkeypatch.setattr(stopping, "_TWICE_S", 60.0)
+        await pilot.press("ctrl+c")
+        await soon(lambda: not app.is_running)
     app.close()
+    assert rows(ready, "SELECT draft FROM conversations") == [("unsent",)]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_ctrl_c_stops_an_answer_and_pressed_again_does_not_wait(paths: Paths, frozen: bool) -> None:
+    app = chat(paths, **LONG)
+    async with app.run_test() as pilot:
+        await soon(is_ready(app))
+        await ask(app, "Count for ever.")
+        await soon(lambda: app.asker.has_text)
+        pid = engine_pid(paths)
+        assert pid is not None
+        if frozen:
+            os.kill(pid, signal.SIGSTOP)
+        await pilot.press("ctrl+c")
+        if not frozen:
+            await soon(lambda: not app.is_answering)
+            assert app.is_running
+        began = time.monotonic()
+        await pilot.press("ctrl+c")
+        await soon(lambda: not app.is_running)
+        assert time.monotonic() - began < 10.0  # the engine has 15 s to give a sign of life
+    app.close()
+    os.kill(pid, signal.SIGCONT)
+    ((status, content),) = rows(paths, "SELECT status, content FROM messages WHERE role = 'assistant'")
+    assert status == "stopped"
+    assert content
 
 
 async def test_a_message_waits_for_the_model_in_sight(paths: Paths) -> None:

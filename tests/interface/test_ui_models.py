@@ -14,7 +14,7 @@ from test_fetch import DATA, NAME, part_of
 from test_ui_chat import answered, ask, is_ready
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
-from toys import write_llama
+from toys import copy_embedded, write_llama
 
 from app import fetch
 from app.chat import ChatApp
@@ -118,6 +118,25 @@ async def test_another_model_answers_and_the_chat_stays(ready: Paths, house: Pat
     app.close()
 
 
+async def test_the_one_that_answers_is_loaded_again_where_another_file_has_its_name(
+    paths: Paths, tmp_path: Path
+) -> None:
+    model = copy_embedded(tmp_path)
+    app = chat(paths, model=model)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await soon(is_ready(app))
+        for said, where in (("answers already", hint), ("is another file now", shown)):
+            await app.picking._switch(model, "the model")
+            await soon(lambda said=said, where=where: said in where(app).replace("\n", " "))
+            shutil.copy(EMBEDDED_MODEL, tmp_path / "new")
+            (tmp_path / "new").replace(model)
+        await soon(is_ready(app))
+        await ask(app, "Name a colour.")
+        assert await answered(app)
+        await pilot.pause()
+    app.close()
+
+
 async def test_a_model_that_does_not_load_says_why(ready: Paths, house: Path) -> None:
     folder = house / ".lmstudio/models/a/b"
     folder.mkdir(parents=True)
@@ -216,10 +235,11 @@ async def test_a_hub_that_hangs_hangs_nothing_else(paths: Paths, hub: Hub) -> No
 async def test_a_hub_that_is_away_is_said(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     app = chat(paths)
-    async with app.run_test(size=(80, 24)):
-        await soon(app.restored.is_set)
-        assert app.picking.downloads.start(NAME)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press(*NAME, "enter")
         await soon(lambda: "offline: the hub cannot be reached" in shown(app).replace("\n", " "))
+        await soon(lambda: "offline: the hub cannot be reached" in details(screen))
         assert app.picking.downloads.step is None
         assert hint(app) == ""
     app.close()

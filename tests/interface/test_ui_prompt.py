@@ -10,6 +10,7 @@ from textual import events
 from textual.geometry import Offset
 
 from app.chat import ChatApp
+from app.graphemes import bounds
 from app.pasted import PasteParser
 from app.turns import BUSY
 from engine.paths import Paths
@@ -246,3 +247,45 @@ async def test_the_cursor_lands_on_wide_characters(ready: Paths) -> None:
         await pilot.press("x")
         assert app.prompt.text in ("こんxにちは", "こんにxちは")
     app.close()
+
+
+FAMILY = "\U0001f469\u200d\U0001f469\u200d\U0001f467"
+
+
+@pytest.mark.parametrize(
+    "character", ["〽\ufe0f", FAMILY, "\U0001f1eb\U0001f1f7", "e\u0301", "ש", "猫", "\U0001f44d\U0001f3fd"]
+)
+async def test_the_cursor_passes_and_erases_whole_characters(paths: Paths, character: str) -> None:
+    app = chat(paths)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await soon(app.restored.is_set)
+        app.post_message(events.Paste(f"a{character}{character}b"))
+        await soon(lambda: app.prompt.text.endswith("b"))
+        places = []
+        for _ in range(4):
+            await pilot.press("left")
+            places.append(app.prompt.cursor_location[1])
+        length = len(character)
+        assert places == [1 + 2 * length, 1 + length, 1, 0]
+        await pilot.press("right", "right", "backspace")
+        assert app.prompt.text == f"a{character}b"
+        await pilot.press("delete")
+        assert app.prompt.text == "ab"
+        row = "".join(segment.text for segment in app.screen._compositor.render_strips()[-2])
+        assert row.split("│")[1].strip() == "ab", "no cell of it stays"
+    app.close()
+
+
+def test_characters_of_a_line() -> None:
+    line = f"a{FAMILY}\U0001f1eb\U0001f1f7\U0001f1e9\U0001f1eae\u0301"
+    found, at = [], 0
+    while at < len(line):
+        start, end = bounds(line, at)
+        assert start == at
+        assert all(bounds(line, inside) == (start, end) for inside in range(start, end))
+        found.append(line[start:end])
+        at = end
+    assert found == ["a", FAMILY, "\U0001f1eb\U0001f1f7", "\U0001f1e9\U0001f1ea", "e\u0301"]
+    long = "é" * 1_000_000
+    assert bounds(long, 500_000) == (500_000, 500_001)
+    assert bounds("ab", 2) == (2, 2)

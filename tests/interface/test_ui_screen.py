@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.segment import Segment
@@ -13,13 +16,19 @@ from textual.geometry import Offset
 
 from app.board import Board
 from app.chat import ChatApp
+from app.choice import Choice, ChoiceScreen, LineScreen
+from app.comparescreen import CompareScreen
+from app.comparison import Comparison
 from app.help import HelpScreen
 from app.labels import ModeLabel
 from app.message import Message
+from app.modellist import ModelScreen
 from app.news import News
+from app.servermodels import ServerModelScreen
 from app.statusline import Status, _fit
 from engine.errors import EngineCrashed
 from engine.events import Timings
+from engine.messages import ChatChunk
 from engine.paths import Paths
 
 SIZES = [(60, 20), (80, 24), (160, 45)]
@@ -86,6 +95,44 @@ async def test_untrusted_text_is_shown_as_it_is(paths: Paths, text: str) -> None
         await soon(lambda: len(app.screen_stack) == 2)
         await pilot.pause()
         assert f"q {safe}" in "\n".join(screen_lines(app))
+    app.close()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_names_are_shown_as_they_are_wherever_they_stand(
+    ready: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Frames, lists, lines to type in and what is suggested there: of files, presets, models and servers."""
+    name = f"n {text}".replace("/", "%")
+    safe = name if "\x1b" not in text else "n a"  # what follows an escape may be shown, without the escape
+    (tmp_path / name).write_text("text")
+    monkeypatch.chdir(tmp_path)
+    app = chat(ready)
+
+    async def said(_: Mapping[str, Any]) -> AsyncGenerator[ChatChunk, None]:
+        yield ChatChunk(text=name, finish="eos")
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await soon(is_ready(app))
+        await app.opening.attach(tmp_path / name)
+        await soon(lambda: safe in "\n".join(screen_lines(app)))
+        await app.opening.ask_file("Attach", name, "attach")
+        await pilot.press("n")
+        await soon(lambda: "\n".join(screen_lines(app)).count(safe) >= 2)
+        await pilot.press("escape")
+        screens = (
+            LineScreen(name, name, said=name),
+            ChoiceScreen(name, [Choice(name, name, name)], name),
+            ServerModelScreen(name, [name, "other"], name, str, "n"),
+            ModelScreen(lambda: iter(()), app.picking.downloads, None, str, name),
+            CompareScreen(name, Comparison(said, ("ar", "ar")), (name, name)),
+        )
+        for screen in screens:
+            await app.push_screen(screen)
+            await soon(lambda: safe in "\n".join(screen_lines(app)))
+            assert "\x1b" not in "".join(screen_lines(app))
+            await pilot.press("escape")
+        assert app.is_running
     app.close()
 
 

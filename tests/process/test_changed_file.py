@@ -67,3 +67,16 @@ def test_a_file_that_was_cut_is_refused_by_name(engine: Handle, tmp_path: Path) 
     copy_embedded(tmp_path)
     load(engine, model)
     assert ask(engine)
+
+
+def test_a_file_that_took_its_place_is_loaded_when_it_is_asked_for(engine: Handle, tmp_path: Path) -> None:
+    model = copy_embedded(tmp_path)
+    wish = LOAD | {"model": str(model), "n_ctx": 512}
+    call(engine.socket, "POST", "/load", wish)
+    assert health(engine) == {"status": "ok", "error": None}
+    assert call(engine.socket, "POST", "/load", wish) == {"state": "ready"}
+    (tmp_path / "new").mkdir()
+    copy_embedded(tmp_path / "new").replace(model)
+    assert call(engine.socket, "POST", "/load", wish) == {"state": "loading"}
+    assert health(engine) == {"status": "ok", "error": None}
+    assert call(engine.socket, "POST", "/load", wish) == {"state": "ready"}

@@ -1,0 +1,1 @@
+"""Measurements of the interface itself, on a real terminal."""
