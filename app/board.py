@@ -86,8 +86,8 @@ class Board:
         return next((ModeLabel(mode.name, mode.exact) for mode in modes if mode.name == name), None)
 
     def mode_after(self, name: str, step: int = 1) -> str:
-        """The one of the engine's modes that is `step` further, "" while they are not known."""
-        names = [mode.name for mode in self.snapshot.modes] if self.snapshot else []
+        """The one of the engine's modes to chat in that is `step` further, "" while they are not known."""
+        names = [mode.name for mode in self.snapshot.modes if not mode.compared] if self.snapshot else []
         if name not in names and self.mode is not None:
             name = self.mode.name
         return names[(names.index(name) + step) % len(names)] if name in names else next(iter(names), "")

@@ -101,6 +101,7 @@ def _mode_cards(state: EngineState) -> list[dict[str, Any]]:
             "exact": mode.exact and exact,
             "drafts": bool(mode.drafters),
             "summary": mode.summary,
+            "compared": mode.compared,
         }
         for mode in MODES.values()
     ]

@@ -100,12 +100,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class ModeCard:
-    """A mode this engine knows. `exact`: its text is that of plain decode."""
+    """A mode this engine knows. `exact`: its text is that of plain decode. `compared`: others are measured by
+    it; it is there by name only."""
 
     name: str
     exact: bool
     drafts: bool
     summary: str
+    compared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from engine.reuse import Reuse
 class Mode:
     """A row of the mode table: where its drafts come from, and what it promises. `reuses`: verify passes lean
     towards the experts their positions share. `expansion`: how far it drafts where nobody says, one of
-    EXPANSIONS. `apart`: the model drafts in a context of its own.
+    EXPANSIONS. `apart`: the model drafts in a context of its own. `compared`: others are measured by it;
+    nobody would chat in it.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Mode:
     reuses: bool = False
     expansion: str = "priced"
     apart: bool = False
+    compared: bool = False
 
 
 MODES: dict[str, Mode] = {
@@ -60,6 +62,7 @@ MODES: dict[str, Mode] = {
             summary="for comparison: draft a fixed length in a context apart; same text as ar",
             expansion="fixed",
             apart=True,
+            compared=True,
         ),
         Mode(
             "cascade",
@@ -67,6 +70,7 @@ MODES: dict[str, Mode] = {
             exact=True,
             summary="for comparison: test some draft lengths and keep the fastest; same text as ar",
             expansion="cascade",
+            compared=True,
         ),
     )
 }
