@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from engine.errors import BadRequest
-from engine.model import ModelInfo
+from engine.model import ModelInfo, row_bytes, slot_bytes
 
 _FILE = Path(__file__).resolve().parent.parent / "assets" / "known-models.json"
 _BLOCK = 256  # weights that a K type quantises together; shorter rows get another type
@@ -128,7 +128,8 @@ class Geometry:
             expert_bytes=expert_bytes,
             largest_expert_bytes=expert,
             tied_bytes=head if self.tied else 0,
-            row_bytes=4 * (self.n_embd * (8 + self.n_expert_used) + 3 * self.expert_ff * self.n_expert_used),
+            slots_bytes=self.n_moe * self.n_expert * 3 * slot_bytes(expert // 3),
+            row_bytes=row_bytes(self.n_embd, self.n_expert_used, self.expert_ff),
             output_bytes=2 * 4 * self.n_vocab,
             lookup_bytes=0 if self.tied else embedding,
             n_weights=self.total,

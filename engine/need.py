@@ -12,8 +12,8 @@ from engine.size import size
 if TYPE_CHECKING:
     from engine.model import ModelInfo
 
-#: Python, the libraries and the vocabulary, measured at 50 to 65 MiB, and buffers for reads.
-PROCESS_BYTES = 96 << 20
+#: Python, the libraries and the vocabulary, measured at 48 to 52 MiB.
+PROCESS_BYTES = 56 << 20
 PROCESS_LEAST_BYTES = 48 << 20
 _SLOT_LAYERS = 2  # layers whose experts must have a place at once: one is multiplied, another arrives
 
@@ -22,13 +22,15 @@ _SLOT_LAYERS = 2  # layers whose experts must have a place at once: one is multi
 class Need:
     """Bytes of each part.
 
-    `resident`: weights outside the experts, `copies` of them; `slots`: the fewest experts in memory. `cache`
-    is an upper bound: some models keep less for some layers.
+    `resident`: weights outside the experts, `copies` of them; `slots`: the fewest experts in memory;
+    `rounding`: what all of them take in slots beyond their own bytes. `cache` is an upper bound: some models
+    keep less for some layers.
     """
 
     resident: int
     copies: int
     experts: int
+    rounding: int
     slots: int
     cache: int
     compute: int
@@ -49,13 +51,13 @@ class Need:
 
     @property
     def whole(self) -> int:
-        return self.base + self.experts
+        return self.base + self.experts + self.rounding
 
     def words(self, *, whole: bool) -> str:
         """The sum, part by part."""
         parts = [
             (self.resident + self.copies, "weights that stay"),
-            (self.experts if whole else self.slots, "experts"),
+            (self.experts + self.rounding if whole else self.slots, "experts"),
             (self.cache, "KV cache"),
             (self.compute + self.process, "buffers and the process"),
         ]
@@ -74,8 +76,8 @@ def need_of(model: ModelInfo, *, n_ctx: int, cell_bytes: int, n_ubatch: int, n_o
         resident=model.size_bytes - model.expert_bytes,
         copies=model.tied_bytes,
         experts=model.expert_bytes,
+        rounding=max(0, model.slots_bytes - model.expert_bytes),
         slots=min(model.expert_bytes, slots),
         cache=n_ctx * cell_bytes,
-        # The attention mask has a number per row and cell.
-        compute=n_ubatch * (model.row_bytes + 4 * n_ctx) + n_outputs * model.output_bytes,
+        compute=n_ubatch * (model.row_bytes + model.mask_bytes * n_ctx) + n_outputs * model.output_bytes,
     )

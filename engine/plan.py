@@ -126,7 +126,7 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes, measured: Measur
         store=allowance.store,
         resident_bytes=model.size_bytes - model.expert_bytes,
         expert_bytes=model.expert_bytes,
-        other_bytes=need.base,
+        other_bytes=need.base if allowance.count_bytes else need.whole - need.experts,
         speculation=_speculation(device, model, wishes, measured, reasons, notices),
         gpu_layers=placement.gpu_layers,
         obstacle=obstacle,

@@ -14,6 +14,7 @@ from families import EXPERTS, FAMILIES, SIGMOID, STATEFUL, USED, WINDOWED, Famil
 from toys import plan_for
 
 from engine.native import CancelFlag, LayerRouting, llama
+from engine.need import need_of
 from engine.request import CACHE_TYPES, Request
 from engine.session import Session
 
@@ -256,6 +257,15 @@ def test_the_header_tells_the_caches_bytes(models: Models, name: str, cache_type
         sizes = [len(answer(session, asked(cells, tokens=1)).cache) for cells in (200, 300)]
         expected = session.info.kv_bytes_per_token * CACHE_TYPES[cache_type] / CACHE_TYPES["f16"]
         assert 0 <= (sizes[1] - sizes[0]) / 100 - expected <= CELL_NOTES
+
+
+def test_the_header_tells_the_buffers_of_a_pass(model: Session) -> None:
+    """What llama.cpp sets aside, and what reading logits and quantised rows take."""
+    plan = model.plan
+    need = need_of(
+        model.info, n_ctx=plan.n_ctx, cell_bytes=0, n_ubatch=plan.n_ubatch, n_outputs=plan.n_outputs
+    )
+    assert model.hooks.compute_bytes() <= need.compute < 1.2 * model.hooks.compute_bytes()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
