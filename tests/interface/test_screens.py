@@ -131,6 +131,8 @@ async def look(
         await soon(lambda: app.restored.is_set() and app.board.snapshot is SNAPSHOT)
         app.theme = THEMES.get(how, THEMES["dark"])
         await soon(lambda: "ctx 311" in status(app) or "ctx" not in status(app))
+        await soon(lambda: "F1 keys" in Look(app).text)
+        await _at_rest(app, pilot)  # a list that opens earlier lies over a screen that is not drawn yet
         await SCREENS[screen](app, pilot)
         found = await _at_rest(app, pilot)
         if PICTURES:
