@@ -7,22 +7,19 @@ that throws the text away, and `ui` in the real interface on a pseudo-terminal.
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
-import pty
-import struct
-import subprocess
+import math
 import sys
 import tempfile
-import termios
 import threading
 from argparse import Namespace
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
 from engine.bench.loading import load_here
 from engine.bench.report import machine, ratio, show
+from engine.bench.terminal import Terminal
 from engine.chat import Message
 from engine.client import EngineClient
 from engine.events import Done
@@ -104,7 +101,7 @@ async def _ui(client: EngineClient, args: Namespace, home: Path) -> float:
     """Opens the interface, types the prompt, and reads the speed from telemetry once the answer ended."""
     async with aclosing(client.telemetry()) as snapshots:
         before = (await anext(snapshots)).clients
-        with _Interface(args, home) as interface:
+        with _interface(args, home) as interface:
             typed = started = False
             while True:
                 snapshot = await asyncio.wait_for(anext(snapshots), _WAIT_S)
@@ -117,38 +114,23 @@ async def _ui(client: EngineClient, args: Namespace, home: Path) -> float:
                     return snapshot.timings.predicted_per_second
 
 
-class _Interface:
-    """`s2chat` on a pseudo-terminal of 100 columns and 30 lines whose output is thrown away."""
+@contextmanager
+def _interface(args: Namespace, home: Path) -> Iterator[Terminal]:
+    """`s2chat` on a pseudo-terminal whose output is thrown away."""
+    command = [str(Path(sys.executable).with_name("s2chat")), "-m", str(args.model.absolute())]
+    command += ["--temp", "0", "-n", str(args.predict), "--mode", "ar"]
+    command += ["-t", str(args.threads)] if args.threads else []
+    terminal = Terminal(command, {"S2CHAT_HOME": str(home)}, 100, 30)
+    drain = threading.Thread(target=_drain, args=(terminal,), daemon=True)
+    drain.start()
+    try:
+        yield terminal
+    finally:
+        terminal.process.terminate()
+        drain.join()
+        terminal.end()
 
-    def __init__(self, args: Namespace, home: Path) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        command = [str(Path(sys.executable).with_name("s2chat")), "-m", str(args.model.absolute())]
-        command += ["--temp", "0", "-n", str(args.predict), "--mode", "ar"]
-        command += ["-t", str(args.threads)] if args.threads else []
-        environment = {**os.environ, "S2CHAT_HOME": str(home), "TERM": "xterm-256color"}
-        self._process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
-        )
-        os.close(slave)
-        self._drain = threading.Thread(target=self._read, daemon=True)
-        self._drain.start()
 
-    def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
-
-    def __enter__(self) -> _Interface:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
-        os.close(self._master)
-        self._drain.join()
-
-    def _read(self) -> None:
-        try:
-            while os.read(self._master, 1 << 16):
-                pass
-        except OSError:
-            return  # the terminal is gone
+def _drain(terminal: Terminal) -> None:
+    with suppress(EOFError):
+        terminal.watch(math.inf)

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 _PIECE = 1 << 16
 _LEAVES_WITHIN_S = 10.0
+_LONGEST_S = 3600.0  # that one look may take
 
 
 class Terminal:
@@ -73,7 +74,7 @@ class Terminal:
             self._read(left)
 
     def _read(self, timeout_s: float) -> None:
-        if not select.select([self._leader], [], [], timeout_s)[0]:
+        if not select.select([self._leader], [], [], min(timeout_s, _LONGEST_S))[0]:
             return
         try:
             piece = os.read(self._leader, _PIECE)

@@ -1,7 +1,8 @@
 """The main screens, as they look: each is compared with a file of `screens/`, its text and its styles.
 
 `S2CHAT_SCREENS=FOLDER pytest tests/interface/test_screens.py` writes the files anew, and each screen as a
-picture into FOLDER: look at those before you commit the files.
+picture into FOLDER: look at those before you commit the files. `streaming-80x24-dark` is the README's picture
+(`assets/chat.png`, drawn from the SVG with DejaVu Sans Mono).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ async def _streaming(app: ChatApp, pilot: Pilot[None]) -> None:
     await soon(lambda: not app.chats.open.entries)
     app.prompt.text = "How does a lock lift a boat?"
     app.prompt._send()
-    await soon(lambda: "equal" in shown(app) and "tok/s" in status(app))
+    await soon(lambda: "length * width" in shown(app) and "tok/s" in status(app))
     app.prompt.insert("And then?")
 
 
@@ -131,6 +132,8 @@ async def look(
         await soon(lambda: app.restored.is_set() and app.board.snapshot is SNAPSHOT)
         app.theme = THEMES.get(how, THEMES["dark"])
         await soon(lambda: "ctx 311" in status(app) or "ctx" not in status(app))
+        await soon(lambda: "F1 keys" in Look(app).text)
+        await _at_rest(app, pilot)  # a list that opens earlier lies over a screen that is not drawn yet
         await SCREENS[screen](app, pilot)
         found = await _at_rest(app, pilot)
         if PICTURES:

@@ -58,7 +58,7 @@ async def test_all_are_shown(paths: Paths, file: Path, size: tuple[int, int]) ->
     app = with_settings(paths, file)
     async with app.run_test(size=size) as pilot:
         await soon(lambda: app.theme == "textual-light")
-        assert "line 3: colour is no setting" in shown(app).replace("\n▲", "")
+        assert "line 3: colour is no setting" in shown(app).replace("\n ", "")
         screen = await opened(app, pilot)
         listing = screen.query_one(OptionList)
         text = "\n".join(str(listing.get_option_at_index(at).prompt) for at in range(listing.option_count))
