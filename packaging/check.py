@@ -122,7 +122,7 @@ def try_deb(wheels: Path, folder: Path) -> None:
     say(f"  installed, {_megabytes(dpkg.root)}, {_since(began)}")
     say(f"  {trial.answer()}")
     trial.chat("What is a river?")
-    trial.said("models", "pack", _own_model(home, dpkg.root))
+    trial.said("models", "pack", "--yes", _own_model(home, dpkg.root))
     for what, action in (("upgrade", ("--install", later)), ("removal", ("--remove", "s2chat"))):
         before = _kept(trial)
         with trial.serving() as engine:
@@ -196,6 +196,7 @@ def _nothing_left(root: Path, when: str, *, gone: bool) -> None:
 def _trial(program: Path, home: Path, runtime: Path) -> Trial:
     home.mkdir(parents=True)
     runtime.mkdir(parents=True)
+    runtime.chmod(0o700)  # or it is not believed to be one
     return Trial(program, home, runtime)
 
 

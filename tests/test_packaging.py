@@ -203,11 +203,16 @@ def test_removal_ends_what_runs_from_it_and_nothing_else(
 
 
 def test_purging_keeps_what_people_made(tmp_path: Path) -> None:
-    theirs = tmp_path / "home/me/.local/share/s2chat/history.sqlite3"
-    ours = (tmp_path / "usr/lib/s2chat/venv/bin/s2chat", tmp_path / "run/user/1000/s2chat/engine.lock")
+    theirs = tmp_path / "home/me/.local/share/s2chat/engine.lock"
+    lock = "s2chat/engine.lock"
+    ours = [
+        tmp_path / name
+        for name in ("usr/lib/s2chat/venv/x", f"run/user/1000/{lock}", f"tmp/runtime-0/{lock}")
+    ]
     for path in (theirs, *ours):
         path.parent.mkdir(parents=True)
         path.touch()
+    (tmp_path / "tmp/runtime-1").symlink_to(theirs.parents[1])  # somebody's trap
     for word in ("upgrade", "remove", "purge"):
         subprocess.run(
             ["sh", _DEB / "postrm", word],
@@ -215,4 +220,4 @@ def test_purging_keeps_what_people_made(tmp_path: Path) -> None:
             env={**os.environ, "DPKG_ROOT": str(tmp_path)},
             timeout=60,
         )
-        assert [path.exists() for path in (theirs, *ours)] == [True, *[word == "upgrade"] * 2]
+        assert [path.exists() for path in (theirs, *ours)] == [True, *[word == "upgrade"] * 3]
