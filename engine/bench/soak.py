@@ -52,11 +52,14 @@ class Life:
 
 @dataclass(slots=True)
 class Verdict:
-    """`rss_growth`: the worst of all engines, a share; `rss_mib`: of the longest life, at first and last."""
+    """`crashes`: deaths of an engine that were no kills of ours; `rss_growth`: the worst of all engines, as a
+    share; `rss_mib`: of the longest life, when it was warm and at its end.
+    """
 
     passed: bool
     seconds: float
     kills: int
+    crashes: int
     budgets: int
     rests: int
     rss_growth: float
@@ -82,7 +85,9 @@ def run(args: Namespace) -> None:
     else:
         print("\n".join(f"{name:<18}{value}" for name, value in verdict.items()))
     if not verdict["passed"]:
-        raise NativeError("the soak failed: texts mixed or lost, or memory grew by more than 2 %")
+        raise NativeError(
+            "the soak failed: answers mixed or lost, a crash, or memory that grew by more than 2 %"
+        )
 
 
 class _Soak:
@@ -106,11 +111,13 @@ class _Soak:
         longest = max(self._lives, key=lambda life: len(life.rss))
         growth = max(life.growth for life in self._lives)
         tally = self._tally
+        crashes = max(0, tally.starts - self._kills)
         warm = longest.rss[: _WARM_RESTS + 1]
         return Verdict(
-            passed=not (tally.mixed or tally.lost) and growth <= _RSS_TOLERANCE,
+            passed=not (tally.mixed or tally.lost or crashes) and growth <= _RSS_TOLERANCE,
             seconds=round(time.monotonic() - started, 1),
             kills=self._kills,
+            crashes=crashes,
             budgets=self._budgets,
             rests=sum(len(life.rss) for life in self._lives),
             rss_growth=round(growth, 5),
@@ -152,12 +159,13 @@ class _Soak:
         """Now and then everything rests and the memory is measured; then another budget, or a kill."""
         started = time.monotonic()
         open_gates(visitors)
-        while (passed := time.monotonic() - started) < seconds:
-            await asyncio.sleep(min(seconds - passed, _QUIET_EVERY_S))
+        while (passed := time.monotonic() - started) < seconds or not self._lives[-1].rss:
+            await asyncio.sleep(max(0.0, min(seconds - passed, _QUIET_EVERY_S)))
             async with _rest(visitors):
                 await self._measure()
             await asyncio.sleep(self._random.uniform(0, 3))
-            if len(self._lives[-1].rss) >= _RESTS_PER_LIFE and time.monotonic() - started < seconds / 2:
+            early = time.monotonic() - started < seconds / 2 or not self._kills
+            if early and len(self._lives[-1].rss) >= _RESTS_PER_LIFE:
                 await asyncio.to_thread(self.kill)
                 self._kills += 1
                 self._lives.append(Life())
@@ -166,7 +174,8 @@ class _Soak:
 
     async def _measure(self) -> None:
         """The engine's memory after the same answers with the same budget, when nobody else asks."""
-        await self._home.settle()
+        started = await self._home.settle()
+        self._tally.starts += started
         await self._budget("max")
         for mode in ("s2-exact", "ar"):
             for talk in self._measured:

@@ -69,3 +69,23 @@ def test_levels_change_the_prompt_and_thoughts_of_a_finished_turn_are_not_counte
     thoughtful = {**answer, "reasoning_content": "a long thought " * 9}
     marked = {**answer, "content": "<|~t|>a long thought<|~/t|>so"}
     assert count(hi, answer, hi) == count(hi, thoughtful, hi) == count(hi, marked, hi)
+
+
+def test_a_raw_text_shows_the_marks_that_a_raw_prompt_is_made_of(engine: Handle, tmp_path: Path) -> None:
+    """Who writes the dialect's marks reads them too: without them nobody could tell thoughts from answers."""
+    load(engine, write_harmony(tmp_path / "toy.gguf"))
+
+    def post(path: str, **body: Any) -> Any:
+        return call(engine.socket, "POST", path, body, timeout_s=120)
+
+    ids = {mark: post("/tokenize", content=mark)["tokens"] for mark in HARMONY.marks}
+    assert [len(found) for found in ids.values()] == [1] * len(HARMONY.marks)
+    seen = 0
+    for seed in range(4):
+        fields = {"max_tokens": 200, "temperature": 100, "top_p": 1, "seed": seed, "return_tokens": True}
+        prompt = "<|start|>user<|message|>hi<|end|><|start|>assistant"
+        answer = post("/v1/completions", prompt=prompt, ignore_eos=True, **fields, **ANY_TOKEN)
+        for mark, (token,) in ids.items():
+            assert answer["choices"][0]["text"].count(mark) == answer["tokens"].count(token)
+            seen += answer["tokens"].count(token)
+    assert seen > 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -13,9 +15,10 @@ import pydantic
 import pytest
 from endpoint import BOOK, PICK, listening
 from processes import until
-from test_server import work
+from test_server import ENDLESS, chat, stream, work
 
 from engine.launcher import Handle
+from engine.messages import PING_S
 
 HI: Any = [{"role": "user", "content": "Name a fruit."}]
 LONG: dict[str, Any] = {"max_tokens": 3000, "extra_body": {"ignore_eos": True}}
@@ -97,6 +100,22 @@ def test_a_stream_has_usage_when_asked(client: openai.OpenAI, options: Any) -> N
         assert (usage.completion_tokens, usage.prompt_tokens) == (3, whole.prompt_tokens)
         assert usage.total_tokens == usage.prompt_tokens + 3
     assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+
+
+@pytest.mark.parametrize("mode", ["ar", "s2-exact", "ngram", "auto"])
+def test_an_answer_that_is_cut_says_how_long_it_is_and_goes_on_from_there(
+    client: openai.OpenAI, mode: str
+) -> None:
+    """Also where the cut falls inside a block of drafts: in text, usage and what the next turn finds."""
+    more = {"mode": mode, "draft_length": 8, "ignore_eos": True, "return_tokens": True}
+    for length in range(1, 8):
+        answer = say(client, max_tokens=length, temperature=0, extra_body=more)
+        assert (len(answer.tokens), answer.choices[0].finish_reason) == (length, "length")
+        assert answer.usage.completion_tokens == length
+        told = [*HI, answer.choices[0].message, *HI]
+        after = say(client, messages=told, max_tokens=1, extra_body=more)
+        unread = 1  # the last token was drawn and not decoded
+        assert after.usage.prompt_tokens_details.cached_tokens >= answer.usage.prompt_tokens + length - unread
 
 
 def test_a_seed_repeats_an_answer_and_another_does_not(client: openai.OpenAI) -> None:
@@ -222,6 +241,21 @@ def test_raw_answers_and_streams(client: openai.OpenAI) -> None:
     assert streamed.headers["content-type"].startswith("text/event-stream")
     assert lines[-1] == "data: [DONE]"
     assert all(json.loads(line.removeprefix("data: "))["choices"] for line in lines[:-1])
+
+
+def test_who_waits_hears_that_the_engine_lives(loaded: Handle, client: openai.OpenAI) -> None:
+    """Signs of life come before patience ends, and the stock client passes over them."""
+    patience_s = PING_S + 2
+    hasty = client.with_options(timeout=httpx.Timeout(5, read=patience_s))
+    with stream(loaded, chat(**ENDLESS)) as first:
+        until(lambda: work(loaded) == (1, 0))
+        leaving = threading.Timer(patience_s + 2, first.close)
+        leaving.start()
+        began = time.monotonic()
+        chunks = list(say(hasty, max_tokens=2, stream=True))
+        leaving.join()
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert time.monotonic() - began > patience_s
 
 
 def test_who_closes_a_stream_frees_the_engine(loaded: Handle, client: openai.OpenAI) -> None:
