@@ -41,11 +41,11 @@ class Tried:
 
     @classmethod
     def of(cls, experts: int, kind: DraftKind, acceptance: float, longest: int) -> Tried:
+        step_ms = kind.usual_step_ms
         token_ms, length = min(
-            (_token_ms(kind.prices, kind.step_ms, acceptance, length), length)
-            for length in range(1, longest + 1)
+            (_token_ms(kind.prices, step_ms, acceptance, length), length) for length in range(1, longest + 1)
         )
-        return cls(experts, kind.step_ms, acceptance, length, token_ms)
+        return cls(experts, step_ms, acceptance, length, token_ms)
 
 
 def candidates(used: int) -> tuple[int, ...]:
