@@ -16,6 +16,7 @@ from app.text import clean
 from engine import __version__
 from engine.errors import S2Error
 from engine.paths import settings_file
+from engine.request import SPECULATION_FIELDS
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -145,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     plan = _new_parser(commands, "plan", "what the engine would do here with a model, and why", _PLAN)
     for flag in FLAGS:
-        if flag.target == "load" or flag.field in ("mode", "draft_experts", "draft_length"):
+        if flag.target == "load" or flag.field in SPECULATION_FIELDS:
             add_flag(plan, flag)
     plan.add_argument(
         "-m", "--model", metavar="MODEL", type=Path, help="a GGUF file or the name of a known model"

@@ -119,6 +119,7 @@ FLAGS = (
     Flag(("--mode",), "request", "mode", str, "how to decode: " + ", ".join(MODES), "MODE", tuple(MODES)),
     Flag(("--draft-experts",), "request", "draft_experts", int, "experts per token while drafting", "K"),
     Flag(("--draft-length",), "request", "draft_length", int, "longest draft in tokens"),
+    Flag(("--cap",), "request", "cap", int, "experts per layer that verifying prefers in lossy modes", "N"),
     Flag(("-sys", "--system"), "program", "system", text, "system prompt", "TEXT"),
     Flag(
         ("--server",),

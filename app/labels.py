@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.text import one_line
 from engine.messages import timings_from_json
+from engine.request import is_lossy
 from engine.size import size
 
 if TYPE_CHECKING:
@@ -97,7 +98,11 @@ def foot(end: str, mode: str, timings: Timings | None) -> str:
     """The line under an answer: how it ended if not by itself, then what it cost."""
     parts = [ENDS[end]] if end in ENDS else []
     if timings and timings.predicted_n:
-        parts += [mode, f"{timings.predicted_n} tokens", speed(timings.predicted_per_second)]
+        parts += [
+            f"{mode} ≈lossy" if is_lossy(mode) else mode,
+            f"{timings.predicted_n} tokens",
+            speed(timings.predicted_per_second),
+        ]
         if timings.draft_n:
             parts += [f"acc {acceptance(timings)}", f"{per_pass(timings)}/pass"]
         if timings.store:

@@ -38,7 +38,12 @@ def numbers_of(plan: Plan, model: ModelInfo) -> list[Number]:
             why["draft_experts"],
         ),
         Number(
-            "cap", "reuse cap", plan.cap, f"{plan.cap} of {model.n_expert}", "experts", why.get("cap", "")
+            "cap",
+            "reuse cap",
+            plan.speculation.cap,
+            f"{plan.speculation.cap} of {model.n_expert}",
+            "experts",
+            why["cap"],
         ),
     ]
     length = plan.speculation.draft_length

@@ -127,6 +127,7 @@ class _OneShot:
     timings: Timings = field(default_factory=Timings)
     finish: str = ""
     mode: str = ""
+    exact: bool | None = None
     memory: dict[str, int] | None = None
 
     async def run(self, place: Address | Path) -> int:
@@ -218,6 +219,7 @@ class _OneShot:
         self.timings = chunk.timings or self.timings
         self.finish = chunk.finish or self.finish
         self.mode = chunk.mode or self.mode
+        self.exact = self.exact if chunk.exact is None else chunk.exact
         self.out.text(chunk.text)
 
     def _result(self) -> dict[str, Any]:
@@ -225,6 +227,7 @@ class _OneShot:
             "text": self.text,
             "token_ids": self.tokens,
             "mode": self.mode,
+            "exact": self.exact,
             "finish_reason": OPENAI_FINISH.get(self.finish),  # type: ignore[call-overload]
             "finish": self.finish,
             "timings": self.timings.as_json(),

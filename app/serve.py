@@ -8,8 +8,7 @@ import dataclasses
 from app import exits
 from app.flags import FLAGS, Flag, add_flag, text
 from engine.errors import BadRequest
-
-_SPECULATION = ("mode", "draft_experts", "draft_length")
+from engine.request import SPECULATION_FIELDS
 
 NOTES = """\
 The endpoint speaks OpenAI's protocol (chat and text completions, models, tools, response_format, logprobs)
@@ -22,7 +21,7 @@ From another machine: ssh -L to the port, and `s2chat --server http://127.0.0.1:
 
 def add_serve_flags(parser: argparse.ArgumentParser) -> None:
     for flag in FLAGS:
-        if flag.target == "load" or flag.field in ("model", *_SPECULATION):
+        if flag.target == "load" or flag.field in ("model", *SPECULATION_FIELDS):
             add_flag(parser, _as_default(flag))
     parser.add_argument(
         "--port",
@@ -58,7 +57,7 @@ def serve(arguments: argparse.Namespace) -> int:
 def _as_default(flag: Flag) -> Flag:
     """Modes and their numbers are those of requests that say nothing of them."""
     said = ", where a request says nothing"
-    return dataclasses.replace(flag, help=flag.help + said) if flag.field in _SPECULATION else flag
+    return dataclasses.replace(flag, help=flag.help + said) if flag.field in SPECULATION_FIELDS else flag
 
 
 def _port(word: str) -> int:

@@ -14,6 +14,7 @@ from app.text import clean, one_line
 from engine.client import EngineClient
 from engine.errors import EngineUnavailable, ModelError
 from engine.paths import Paths
+from engine.request import SPECULATION_FIELDS
 from engine.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from engine.messages import Snapshot
 
 _RECONNECT_S = 0.5
-_SPECULATION = ("mode", "draft_experts", "draft_length")
 
 
 class Service:
@@ -35,7 +35,7 @@ class Service:
         self._model: Path = model_of(arguments)
         self._wishes: dict[str, Any] = fields_for("load", arguments)
         self._wishes |= {
-            name: value for name in _SPECULATION if (value := getattr(arguments, name)) is not None
+            name: value for name in SPECULATION_FIELDS if (value := getattr(arguments, name)) is not None
         }
         self._port: int | None = arguments.port
         self._origins: list[str] = arguments.origin

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from app.chat import ChatApp
-    from engine.messages import PlanCard, Snapshot
+    from engine.messages import ModelCard, PlanCard, Snapshot
 
 _NEXT, _NOW = "next answer", "at once"
 _BUDGET = "3G, 25% of the model's files, or max for no limit"
-_DRAFTS = {"draft_experts": "draft experts", "draft_length": "draft length"}
+_DRAFTS = {"draft_experts": "draft experts", "draft_length": "draft length", "cap": "reuse cap"}
 
 
 class Switches:
@@ -49,10 +49,11 @@ class Switches:
         model, label = snapshot.model, _DRAFTS[name]
         if model is None or not model.is_moe:
             return Row(name, (labelled(label), ("n/a: a dense model", "faint")))
-        exact = self._app.board.mode is None or self._app.board.mode.exact
-        of = f" of {model.n_expert_used}" if name == "draft_experts" else ""
+        exact = name != "cap" and (self._app.board.mode is None or self._app.board.mode.exact)
+        of = {"draft_experts": f" of {model.n_expert_used}", "cap": f" of {model.n_expert}"}.get(name, "")
         text = "changes the speed, never the text" if exact else "may change the text"
-        why = f"{reason}. Counts from the next answer, in modes that draft by themselves; {text}."
+        modes = "lossy modes" if name == "cap" else "modes that draft by themselves"
+        why = f"{reason}. Counts from the next answer, in {modes}; {text}."
         word = "=exact" if exact else "≈lossy"
         return _row(name, label, f"{self._value(name)}{of} {word}", _NEXT, why)
 
@@ -95,7 +96,7 @@ class Switches:
         model = snapshot.model if snapshot else None
         if model is None:
             return
-        low, high = (1, model.n_expert_used) if name == "draft_experts" else (0, MAX_DRAFT_LENGTH)
+        low, high = _range(name, model)
         value = self._value(name) + step
         if not step or not low <= value <= high:
             self._said(f"← → choose from {low} to {high}")
@@ -113,6 +114,13 @@ class Switches:
 
         said = f"{self._app.board.memory_words}. {_BUDGET}"
         await self._app.push_screen(LineScreen("Memory for the engine, at once", said=said), typed)
+
+
+def _range(name: str, model: ModelCard) -> tuple[int, int]:
+    """From where to where `name` may be turned."""
+    used, whole = model.n_expert_used, model.n_expert
+    ranges = {"draft_experts": (1, used), "draft_length": (0, MAX_DRAFT_LENGTH), "cap": (used, whole)}
+    return ranges[name]
 
 
 def _row(name: str, label: str, value: str, when: str, why: str, *, switch: bool = True) -> Row:

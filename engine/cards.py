@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from engine import __version__
 from engine.memory import rss_bytes
 from engine.messages import API_VERSION
-from engine.request import MODES
+from engine.request import MODES, SPECULATION_FIELDS
 
 if TYPE_CHECKING:
     from engine.job import Loaded
@@ -56,7 +56,7 @@ def snapshot(state: EngineState) -> dict[str, Any]:
 def settings(state: EngineState) -> dict[str, Any]:
     """What `/settings` takes; how drafts are expanded is for benches."""
     speculation = state.speculation
-    return {name: getattr(speculation, name) for name in ("mode", "draft_experts", "draft_length")}
+    return {name: getattr(speculation, name) for name in SPECULATION_FIELDS}
 
 
 def budget(state: EngineState, notice: str = "") -> dict[str, Any]:

@@ -73,6 +73,7 @@ class EngineClient:
         mode: str | None = None,
         draft_experts: int | None = None,
         draft_length: int | None = None,
+        cap: int | None = None,
     ) -> None:
         """Asks for a model and returns at once; `telemetry` shows the progress and a failure.
 
@@ -86,6 +87,7 @@ class EngineClient:
             "mode": mode,
             "draft_experts": draft_experts,
             "draft_length": draft_length,
+            "cap": cap,
         }
         body = {name: value for name, value in wishes.items() if value is not None}
         await self._call("POST", "/load", {"model": str(model.expanduser().absolute()), **body})

@@ -45,11 +45,13 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The decode thread has taken up the request. `opens`: the tag of thoughts its prompt ends with."""
+    """The decode thread has taken up the request. `opens`: the tag of thoughts its prompt ends with. `exact`:
+    the text is going to be plain decode's."""
 
     prompt_tokens: int
     mode: str
     opens: str = ""
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

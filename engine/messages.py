@@ -95,6 +95,7 @@ class Settings:
     mode: str
     draft_experts: int
     draft_length: int
+    cap: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,7 @@ class ChatChunk:
     timings: Timings | None = None
     finish: FinishReason | None = None
     mode: str | None = None
+    exact: bool | None = None
     ahead: int | None = None
     look: Look | None = None
 
@@ -206,6 +208,7 @@ class ChatChunk:
             timings=timings_from_json(body.get("timings")),
             finish=end.get("finish"),
             mode=end.get("mode"),
+            exact=end.get("exact"),
             ahead=end.get("ahead"),
             look=look_from_json(end.get("look")),
         )

@@ -94,6 +94,7 @@ def _common() -> dict[str, Any]:
         "mode": {"enum": list(MODES)},
         "draft_experts": _whole(1, 1 << 16),
         "draft_length": _whole(0, MAX_DRAFT_LENGTH),
+        "cap": _whole(1, 1 << 16),
         "user": _TEXT,
         "request_id": {"type": "string", "minLength": 1, "maxLength": 128},
         "return_tokens": _FLAG,

@@ -42,6 +42,7 @@ class Wishes:
     mode: str | None = None
     draft_experts: int | None = None
     draft_length: int | None = None
+    cap: int | None = None
     budget: int | str | None = None
     store: bool | None = None
 
@@ -58,8 +59,8 @@ class Plan:
     that is no file's; without a budget every expert has its place. `resident_bytes`: weights outside the
     routed experts, `expert_bytes`: those of the experts, as the files have them. `other_bytes`: what the
     process takes beside experts, an estimate. `gpu_layers`: layers on the GPU, -1 to leave it to the
-    library. `cap`: experts per layer that a verify pass prefers. `obstacle`: why the model does not run well,
-    and the smallest thing that would change that.
+    library. `obstacle`: why the model does not
+    run well, and the smallest thing that would change that.
     """
 
     n_ctx: int
@@ -76,7 +77,6 @@ class Plan:
     speculation: Speculation
     n_outputs: int = ROWS_EXACT
     gpu_layers: int = ALL
-    cap: int = 0
     forecast: Forecast | None = None
     obstacle: str = ""
     reasons: dict[str, str] = field(default_factory=dict)
@@ -127,11 +127,8 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes, measured: Measur
         resident_bytes=model.size_bytes - model.expert_bytes,
         expert_bytes=model.expert_bytes,
         other_bytes=need.base,
-        speculation=_speculation(
-            device, model, wishes, measured, reasons, notices, from_disk=bool(allowance.count_bytes)
-        ),
+        speculation=_speculation(device, model, wishes, measured, reasons, notices),
         gpu_layers=placement.gpu_layers,
-        cap=_cap(device, model, measured, reasons),
         obstacle=obstacle,
         reasons=reasons,
         notices=(*notices, obstacle) if obstacle else tuple(notices),
@@ -328,12 +325,18 @@ def _repack(
     return False
 
 
-def _cap(device: Device, model: ModelInfo, measured: Measured | None, reasons: dict[str, str]) -> int:
-    if not model.is_moe:
-        return 0
+def _cap(
+    device: Device, model: ModelInfo, wishes: Wishes, measured: Measured | None, reasons: dict[str, str]
+) -> int:
     choice = seeds.cap(model, device.slowed, measured)
-    reasons["cap"] = choice.reason
-    return choice.value
+    if wishes.cap is not None and model.is_moe and wishes.cap > model.n_expert:
+        raise BadRequest(
+            f"a cap of {wishes.cap} experts, but {model.name} has {model.n_expert} per layer",
+            hint=f"{model.n_expert_used} to {model.n_expert}",
+        )
+    if model.is_moe:
+        reasons["cap"] = choice.reason if wishes.cap is None else "asked for"
+    return max(1, choice.value) if wishes.cap is None else wishes.cap
 
 
 def _speculation(
@@ -343,22 +346,19 @@ def _speculation(
     measured: Measured | None,
     reasons: dict[str, str],
     notices: list[str],
-    *,
-    from_disk: bool,
 ) -> Speculation:
-    mode = wishes.mode or "ar"
-    if mode in MODES and MODES[mode].drafters == ("self",) and not model.is_moe:
-        notices.append(f"{model.name} is a dense model: nothing to draft with, it runs in ar")
-        mode = "ar"
-    elif not model.is_moe:
-        notices.append(f"{model.name} is a dense model: it runs in ar")
+    mode = wishes.mode or ("ar" if device.gpu else "auto")
     reasons["mode"] = (
         "asked for"
-        if mode == wishes.mode
-        else "nobody has measured yet that drafting gains anything from this disk"
-        if from_disk
-        else "all experts in memory, where drafting gains nothing"
+        if wishes.mode
+        else "kernels of a GPU differ by width: drafting could change the text"
+        if device.gpu
+        else "each block by the way that is fastest here; the text is that of ar"
     )
+    if mode in MODES and MODES[mode].drafters == ("self",) and not model.is_moe:
+        reasons["mode"] = "a dense model has no experts to draft with"
+        notices.append(f"{model.name} is a dense model: nothing to draft with, it runs in ar")
+        mode = "ar"
     asked = wishes.draft_experts
     choice = seeds.draft_experts(model, device.slowed, measured)
     experts = choice.value if asked is None else asked
@@ -371,4 +371,5 @@ def _speculation(
     length = DRAFT_LENGTH if wishes.draft_length is None else wishes.draft_length
     why = "short: a draft step costs nearly a full one" if wishes.draft_length is None else "asked for"
     reasons["draft_length"] = why
-    return Speculation(mode=mode, draft_experts=experts, draft_length=length)
+    cap = _cap(device, model, wishes, measured, reasons)
+    return Speculation(mode=mode, draft_experts=experts, draft_length=length, cap=cap)

@@ -218,7 +218,7 @@ class Reply:
     def _end(self, done: Done) -> dict[str, Any]:
         return {
             "timings": done.timings.as_json(),
-            "s2": {"mode": self._started.mode, "finish": done.reason},
+            "s2": {"mode": self._started.mode, "exact": self._started.exact, "finish": done.reason},
         }
 
     def _usage(self, timings: Timings) -> dict[str, Any]:

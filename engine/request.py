@@ -41,17 +41,17 @@ MODES: dict[str, Mode] = {
             summary="draft with fewer experts, verify in one pass; same text as ar",
         ),
         Mode(
+            "ngram",
+            drafters=("ngram",),
+            exact=True,
+            summary="draft what followed the same words before; same text as ar",
+        ),
+        Mode(
             "s2",
             drafters=("self",),
             exact=False,
             summary="as s2-exact, and verifying prefers experts its tokens share: less to read, another text",
             reuses=True,
-        ),
-        Mode(
-            "ngram",
-            drafters=("ngram",),
-            exact=True,
-            summary="draft what followed the same words before; same text as ar",
         ),
         Mode(
             "es",
@@ -70,6 +70,15 @@ MODES: dict[str, Mode] = {
         ),
     )
 }
+
+
+def is_lossy(mode: str) -> bool:
+    """Whether `mode` changes the text on every backend; one that is not known here is not said to."""
+    return mode in MODES and not MODES[mode].exact
+
+
+#: The fields of a Speculation that a request may carry, and that settings are.
+SPECULATION_FIELDS = ("mode", "draft_experts", "draft_length", "cap")
 
 #: What decides how far a block is drafted: engine/expansion.py.
 EXPANSIONS = ("priced", "utility", "confidence", "fixed", "cascade")

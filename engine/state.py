@@ -307,4 +307,10 @@ class EngineState:
                 f"draft_experts is {speculation.draft_experts}, the model uses {used} experts per token",
                 hint=f"a number from 1 to {used}",
             )
+        whole = self.loaded.info.n_expert if self.loaded is not None else 0
+        if whole and speculation.cap > whole:
+            raise BadRequest(
+                f"cap is {speculation.cap}, the model has {whole} experts per layer",
+                hint=f"a number from {used} to {whole}",
+            )
         return speculation

@@ -12,7 +12,7 @@ from engine.budget import Budget, parse_budget
 from engine.errors import BadRequest
 from engine.fields import Fields
 from engine.message import THOUGHT, Message
-from engine.request import CACHE_TYPES, EFFORTS, Sampling, Speculation
+from engine.request import CACHE_TYPES, EFFORTS, SPECULATION_FIELDS, Sampling, Speculation
 from engine.schema import ANY_OBJECT, grammar_of
 from engine.tools import Tools, parse_calls, parse_tools
 
@@ -44,7 +44,6 @@ _UNSUPPORTED: dict[str, tuple[object, ...]] = {
 _SAMPLING_NUMBERS = (
     *("temperature", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty"),
 )
-_SPECULATION = ("mode", "draft_experts", "draft_length")
 _MOST_TOP_LOGPROBS = 20  # OpenAI's limit
 _MOST_TOKENS = 1 << 20
 
@@ -178,9 +177,9 @@ def parse_watch(body: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(body) - set(_SPECULATION))
+    unknown = sorted(set(body) - set(SPECULATION_FIELDS))
     if unknown:
-        raise BadRequest(f"unknown setting {unknown[0]!r}", hint="one of " + ", ".join(_SPECULATION))
+        raise BadRequest(f"unknown setting {unknown[0]!r}", hint="one of " + ", ".join(SPECULATION_FIELDS))
     return parse_speculation(body)
 
 
@@ -191,6 +190,7 @@ def parse_speculation(body: Mapping[str, Any]) -> dict[str, Any]:
         "mode": fields.text("mode"),
         "draft_experts": fields.integer("draft_experts"),
         "draft_length": fields.integer("draft_length"),
+        "cap": fields.integer("cap"),
     }
     asked = {name: value for name, value in asked.items() if value is not None}
     Speculation(**asked)  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ def _parse_call(fields: Fields, *, messages: tuple[Message, ...], prompt: str | 
             messages=messages,
             prompt=prompt,
             sampling=_sampling(fields),
-            speculation=parse_speculation({name: fields.get(name) for name in _SPECULATION}),
+            speculation=parse_speculation({name: fields.get(name) for name in SPECULATION_FIELDS}),
             max_tokens=_max_tokens(fields),
             stop=_stop(fields),
             ignore_eos=fields.flag("ignore_eos"),

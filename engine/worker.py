@@ -201,7 +201,9 @@ class Worker(threading.Thread):
             self._post(self._state.memory_changed, self._governor.wake())
         request, opens = request_of(session, job.call, self._state.speculation)
         drafts = session.can_rewind and bool(MODES[request.speculation.mode].drafters)
-        started = Started(len(request.prompt), request.speculation.mode if drafts else "ar", opens)
+        mode = MODES[request.speculation.mode if drafts else "ar"]
+        exact = mode.exact and (session.exact or not mode.drafters)
+        started = Started(len(request.prompt), mode.name, opens, exact)
         self._flag = job.cancel.attach(CancelFlag())  # native code holds its address until the next request
         for number, event in enumerate(generate(session, request, self._flag, watch=job.watch)):
             if number == 0:  # only now is it certain that the request is not refused

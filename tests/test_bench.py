@@ -7,6 +7,8 @@ import json
 import pytest
 
 from engine.bench import main
+from engine.bench.rowname import RowName
+from engine.errors import BadRequest
 
 
 def rows_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, object]]:
@@ -59,3 +61,29 @@ def test_an_unknown_row_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         main(["decode", "--rows", "ar,fast"])
     assert left.value.code == 2
     assert "no row 'fast'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("stock", ("ar", "", 0, "")),
+        ("ar-sync", ("ar", "", 0, "-sync")),
+        ("s2-exact", ("s2-exact", "", 0, "")),
+        ("s2-exact:utility", ("s2-exact", "utility", 0, "")),
+        ("s2-exact@4", ("s2-exact", "", 4, "")),
+        ("s2:fixed@1-sync", ("s2", "fixed", 1, "-sync")),
+    ],
+)
+def test_row_names(text: str, parts: tuple[str, str, int, str]) -> None:
+    name = RowName.parse(text, "-sync")
+    assert (name.mode, name.expansion, name.draft_experts, name.ending) == parts
+    assert name.text == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "turbo", "ar:", "s2-exact:often", "s2-exact@", "s2-exact@0", "ar-nostore"]
+)
+def test_row_names_that_are_none(text: str) -> None:
+    with pytest.raises(BadRequest, match="no row") as caught:
+        RowName.parse(text, "-sync")
+    assert "rows are stock" in caught.value.hint

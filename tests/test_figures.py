@@ -72,6 +72,13 @@ def test_an_answer_counts_what_happened_since_it_began() -> None:
     assert foot("eos", "ar", timings).endswith("hit 75% · 2.0 MiB/tok")
 
 
+def test_an_answer_of_a_lossy_mode_is_marked_as_one() -> None:
+    timings = Timings(predicted_n=10, predicted_ms=1000)
+    assert "s2 ≈lossy ·" in foot("eos", "s2", timings)
+    for mode in ("ar", "s2-exact", "auto", "of another version"):
+        assert "lossy" not in foot("eos", mode, timings)
+
+
 @pytest.mark.parametrize("timings", [None, Timings(), Timings(store=StoreFigures())], ids=str)
 def test_what_did_not_happen_is_a_dash(timings: Timings | None) -> None:
     assert hits(timings) == late(timings) == prefetch_used(timings) == "–"

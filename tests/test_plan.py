@@ -41,7 +41,7 @@ def test_nothing_asked_for() -> None:
     plan = make_plan(MACHINE, MOE, Wishes())
     assert plan.n_ctx == CONTEXT_DEFAULT
     assert (plan.n_threads, plan.threads_fixed) == (4, False)
-    assert plan.speculation.mode == "ar"
+    assert plan.speculation.mode == "auto"
     assert plan.speculation.draft_experts == 3
     assert plan.notices == ()
     assert plan.cache_type == "f16"
@@ -70,11 +70,24 @@ def test_a_smaller_cache_has_room_for_more() -> None:
         make_plan(MACHINE, MOE, Wishes(cache_type="q4_0"))
 
 
-def test_a_dense_model_runs_in_ar_and_says_so() -> None:
-    for mode in (None, "ar", "s2-exact"):
+def test_a_dense_model_has_no_experts_to_draft_with() -> None:
+    for mode in ("s2-exact", "s2"):
         plan = make_plan(MACHINE, DENSE, Wishes(mode=mode))
         assert plan.speculation.mode == "ar"
         assert any("dense model" in notice for notice in plan.notices)
+    for mode in ("auto", "ar", "ngram"):  # which look up what was said before
+        plan = make_plan(MACHINE, DENSE, Wishes(mode=mode))
+        assert plan.speculation.mode == mode
+        assert not any("dense model" in notice for notice in plan.notices)
+
+
+def test_on_a_gpu_exactness_is_no_promise_so_plain_decode_is_the_default() -> None:
+    plan = make_plan(
+        replace(MACHINE, gpu=True, gpu_memory_bytes=24 * GB, gpu_free_bytes=23 * GB), MOE, Wishes()
+    )
+    assert plan.gpu_layers != 0
+    assert plan.speculation.mode == "ar"
+    assert make_plan(MACHINE, DENSE, Wishes()).speculation.mode == "auto"
 
 
 def test_speculation_as_asked_for() -> None:
@@ -102,6 +115,8 @@ def test_few_experts_still_leave_one_to_draft_with() -> None:
         ({"draft_experts": 9}, "9 draft experts, but Moe uses 8"),
         ({"draft_experts": 0}, "draft_experts is 0"),
         ({"draft_length": 32}, "draft_length is 32"),
+        ({"cap": 999}, "a cap of 999 experts"),
+        ({"cap": 0}, "cap is 0"),
     ],
     ids=str,
 )

@@ -116,7 +116,7 @@ def test_the_papers_table_seeds_draft_and_cap(name: str, draft: int, cap: int) -
     model = by_name(name)
     assert model is not None
     plan = make_plan(read_profile("agx-orin-64gb").device, model, Wishes())
-    assert (plan.speculation.draft_experts, plan.cap) == (draft, cap)
+    assert (plan.speculation.draft_experts, plan.speculation.cap) == (draft, cap)
     assert plan.reasons["cap"] == plan.reasons["draft_experts"] == "Table 1 of the paper"
 
 
@@ -135,8 +135,8 @@ def test_power_and_heat_move_draft_and_cap_but_never_the_budget() -> None:
     calm, slowed = (
         make_plan(replace(device, slowed=words), QWEN, Wishes()) for words in ("", "power mode 15W")
     )
-    assert (slowed.speculation.draft_experts, slowed.cap) == (2, 11)
-    assert (calm.speculation.draft_experts, calm.cap) == (3, 14)
+    assert (slowed.speculation.draft_experts, slowed.speculation.cap) == (2, 11)
+    assert (calm.speculation.draft_experts, calm.speculation.cap) == (3, 14)
     assert "power mode 15W" in slowed.reasons["cap"]
     assert "power mode 15W" in slowed.reasons["draft_experts"]
     assert slowed.budget_bytes == calm.budget_bytes
@@ -144,7 +144,7 @@ def test_power_and_heat_move_draft_and_cap_but_never_the_budget() -> None:
 
 def test_what_was_measured_goes_before_the_paper() -> None:
     plan = make_plan(read_profile("thor").device, QWEN, Wishes(), Measured(draft_experts=5, cap=500))
-    assert (plan.speculation.draft_experts, plan.cap) == (5, QWEN.n_expert)
+    assert (plan.speculation.draft_experts, plan.speculation.cap) == (5, QWEN.n_expert)
     assert plan.reasons["cap"] == plan.reasons["draft_experts"] == "measured here"
     wish = make_plan(read_profile("thor").device, QWEN, Wishes(draft_experts=2), Measured(draft_experts=5))
     assert wish.speculation.draft_experts == 2

@@ -51,10 +51,12 @@ def test_the_ends_of_every_range_are_right() -> None:
 @pytest.mark.parametrize(
     ("settings", "hint"),
     [
-        ({"mode": "turbo"}, "one of auto, ar, s2-exact"),
-        ({"mode": ""}, "one of auto, ar, s2-exact"),
+        ({"mode": "turbo"}, "one of auto, ar, s2-exact, ngram, s2"),
+        ({"mode": ""}, "one of auto, ar, s2-exact, ngram, s2"),
         ({"draft_experts": 0}, "a whole number from 1 to"),
         ({"draft_experts": 2.5}, "a whole number from 1 to"),
+        ({"cap": 0}, "a whole number from 1 to"),
+        ({"beta": -0.5}, "a number from 0 to 100"),
         ({"draft_length": -1}, f"a whole number from 0 to {MAX_DRAFT_LENGTH}"),
         ({"draft_length": MAX_DRAFT_LENGTH + 1}, f"a whole number from 0 to {MAX_DRAFT_LENGTH}"),
         ({"draft_length": True}, f"a whole number from 0 to {MAX_DRAFT_LENGTH}"),

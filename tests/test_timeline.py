@@ -95,3 +95,26 @@ def test_a_cut_beyond_the_end_changes_nothing() -> None:
     made.cut(200)
     assert len(made) == 100
     assert made.reusable([*prompt(100), -1]) == 100
+
+
+def test_what_a_lossy_pass_wrote_is_not_for_exact_answers() -> None:
+    made = timeline(10, 1, 4, 1, 200)
+    made.mark_lossy(12)
+    made.mark_lossy(15)  # what stands behind a lossy cell is lossy already
+    assert made.reusable(prompt(14)) == 12
+    assert made.reusable(prompt(300)) == 12
+    assert made.reusable(prompt(14), exact=False) == 13
+    assert made.copy().reusable(prompt(14)) == 12
+    made.cut(13)
+    assert made.reusable(prompt(14)) == 12
+    made.cut(12)
+    made.append([12, 13])
+    assert made.reusable(prompt(14)) == 13
+
+
+def test_a_mark_behind_the_end_marks_nothing() -> None:
+    """No draft was accepted: the root's own row is what it is in any mode."""
+    made = timeline(10, 1)
+    made.mark_lossy(11)
+    made.append([11, 12])
+    assert made.reusable(prompt(14)) == 13

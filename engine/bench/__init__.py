@@ -11,18 +11,19 @@ from engine.errors import BadRequest, Busy, S2Error
 from engine.paths import EMBEDDED_MODEL
 from engine.size import parse_size
 
-_TIMED = ("decode", "kernels", "overhead", "stream")
+_TIMED = ("decode", "fit", "kernels", "overhead", "stream")
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs `s2chat bench ARGV`; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    from engine.bench import calibrate, decode, kernels, large, overhead, replay, soak, stream
+    from engine.bench import calibrate, decode, fit, kernels, large, overhead, replay, soak, stream
 
     benches = {
         "calibrate": calibrate,
         "decode": decode,
+        "fit": fit,
         "kernels": kernels,
         "large": large,
         "overhead": overhead,
@@ -56,6 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_budget(calibrate)
     _add_common(benches.add_parser("overhead", help="Python's share of a block's time"))
     _add_common(benches.add_parser("stream", help="what the engine process and the UI cost"))
+    _add_fit(
+        benches.add_parser(
+            "fit", help="does a model start without a flag in 2G and 4G, and take what was planned?"
+        )
+    )
     _add_kernels(benches.add_parser("kernels", help="what matrix kernels need for several rows against one"))
     _add_large(
         benches.add_parser("large", help="make a large model with the text of a small one, to measure with")
@@ -115,7 +121,7 @@ With --budget SIZE the rows are
   ar       plain decode with the expert store
   ar-sync  the same without overlap and prefetch; other modes and their -sync likewise
 Behind a mode may stand what decides how far it drafts: s2-exact:fixed, :confidence, :utility (the paper's),
-or :priced, which is what a chat uses.
+or :priced, which is what a chat uses, and how many experts draft: s2-exact@1, s2-exact:fixed@4.
 Every run is a process of its own that loads the model, warms up and answers three chat prompts; the kernel's
 copies of the model's files are dropped before it. A row that runs out of memory is reported as such. JSON
 fields: *_mb_s in 10^6 bytes per second; hits (in memory) and late (on their way) as shares of the experts
@@ -162,6 +168,28 @@ def _add_budget(bench: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_fit(fit: argparse.ArgumentParser) -> None:
+    fit.add_argument(
+        "-m",
+        "--model",
+        dest="models",
+        type=Path,
+        nargs="+",
+        default=[EMBEDDED_MODEL],
+        metavar="FILE",
+        help="models (default: the embedded one)",
+    )
+    fit.add_argument(
+        "--limits",
+        type=_sizes,
+        default=[2 << 30, 4 << 30, 0],
+        metavar="LIST",
+        help="memory of a row's cgroup, none for no limit (default: 2G,4G,none)",
+    )
+    fit.add_argument("-n", "--predict", type=_number, default=128, metavar="N", help="tokens (default: 128)")
+    fit.add_argument("--json", action="store_true", help="one JSON object per row")
+
+
 def _add_kernels(kernels: argparse.ArgumentParser) -> None:
     kernels.add_argument("--types", metavar="LIST", help="types of weights (default: Q4_0,Q4_K,Q8_0)")
     kernels.add_argument("--kinds", default="dense,expert", metavar="LIST", help="default: dense,expert")
@@ -205,6 +233,10 @@ def _size(text: str) -> int:
     except BadRequest as error:
         units = "units are K, M, G and T, powers of 1024"
         raise argparse.ArgumentTypeError(f"{error.message}: {error.hint}; {units}") from None
+
+
+def _sizes(text: str) -> list[int]:
+    return [0 if word == "none" else _size(word) for word in text.split(",")]
 
 
 def _budget(text: str) -> Budget:

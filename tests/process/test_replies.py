@@ -43,7 +43,7 @@ def test_the_end_brings_held_text_then_the_reason_then_done() -> None:
     text, end, done = read(reply.events())
     assert text["choices"][0]["delta"] == {"content": "ab"}
     assert end["choices"] == [{"index": 0, "delta": {}, "finish_reason": "length"}]
-    assert end["s2"] == {"mode": "s2-exact", "finish": "context"}
+    assert end["s2"] == {"mode": "s2-exact", "exact": True, "finish": "context"}
     assert end["timings"]["cache_n"] == 2
     assert done == "[DONE]"
     assert "tokens" not in text
@@ -63,7 +63,7 @@ def test_looks_travel_with_the_text_that_came_meanwhile() -> None:
     reply.take([Tokens("d", (3,), TIMINGS), Done("eos", "", TIMINGS, look("e"))])
     text, end, _ = read(reply.events())
     assert [block["drafted"] for block in text["s2"]["look"]["blocks"]] == [["e"]]
-    assert end["s2"] == {"mode": "s2-exact", "finish": "eos"}
+    assert end["s2"] == {"mode": "s2-exact", "exact": True, "finish": "eos"}
 
 
 def test_usage_comes_only_when_asked_for() -> None:
@@ -120,7 +120,7 @@ def test_whole_answers() -> None:
     ]
     assert answer["usage"]["total_tokens"] == 10
     assert answer["tokens"] == [1, 2]
-    assert answer["s2"] == {"mode": "ar", "finish": "stop_string"}
+    assert answer["s2"] == {"mode": "ar", "exact": True, "finish": "stop_string"}
 
 
 def test_completions_have_their_own_shape() -> None:

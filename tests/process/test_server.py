@@ -106,7 +106,7 @@ def test_a_whole_answer_and_a_streamed_one_are_the_same(loaded: Handle) -> None:
     assert [token for event in events for token in event.get("tokens", [])] == whole["tokens"]
     assert events[0]["choices"][0]["delta"]["role"] == "assistant"
     assert events[-1]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"] == "length"
-    assert events[-1]["s2"] == whole["s2"] == {"mode": whole["s2"]["mode"], "finish": "max_tokens"}
+    assert events[-1]["s2"] == whole["s2"] == {"mode": "auto", "exact": True, "finish": "max_tokens"}
     assert whole["usage"]["completion_tokens"] == len(whole["tokens"]) == 12
     assert whole["usage"]["prompt_tokens"] == whole["timings"]["prompt_n"] + whole["timings"]["cache_n"]
     assert all("usage" not in event for event in events)
@@ -289,6 +289,15 @@ def test_settings_are_the_defaults_of_later_requests(loaded: Handle) -> None:
     with pytest.raises(errors.BadRequest):
         call(loaded.socket, "POST", "/settings", {"mode": "warp"})
     assert call(loaded.socket, "POST", "/settings", before) == before
+
+
+def test_a_lossy_mode_says_so_and_takes_its_cap(loaded: Handle) -> None:
+    ends = [ask(loaded, chat(**SHORT, mode="s2", cap=cap))["s2"] for cap in (8, 32)]
+    assert ends == [{"mode": "s2", "exact": False, "finish": "max_tokens"}] * 2
+    for body, hint in (({"cap": 0}, "whole number from 1"), ({"cap": 33}, "from 8 to 32")):
+        with pytest.raises(errors.BadRequest) as caught:
+            call(loaded.socket, "POST", "/settings", body)
+        assert hint in caught.value.hint
 
 
 def test_telemetry_shows_the_running_request(loaded: Handle) -> None:

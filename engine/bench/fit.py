@@ -1,0 +1,129 @@
+"""`bench fit`: does a model start without a flag where memory is short, and does it take what was planned?
+
+Each row is an engine of its own, as a chat starts it, in a memory cgroup that counts the file's pages too.
+The plan is made where the engine makes it, inside the cgroup, and stands beside what the kernel counted.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from engine.bench.cgroup import MemoryGroup
+from engine.bench.child import Child, ChildEnded
+from engine.bench.disk import drop_cached
+from engine.bench.interrupt import interruptible
+from engine.bench.report import machine, show
+from engine.errors import NativeError, S2Error
+from engine.forecast import PROMPT
+from engine.model import files_of
+from engine.size import size
+
+_STORY = "The harbour wakes before the town does, and every boat has a story that nobody has asked for. "
+_QUESTION = "Go on with this story, and do not stop.\n"
+_WORDS = 780  # of such prose are PROMPT tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What engine.bench.fit_row found: the plan, and what came of it. `expected`: from, to by figure."""
+
+    mode: str
+    budget_bytes: int
+    plan_bytes: int
+    peak_bytes: int
+    tok_s: float
+    prefill_s: float
+    hit: float
+    expected: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def of_plan(self) -> float:
+        return self.peak_bytes / self.plan_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`limit_bytes` 0: none. `error`: why there is no outcome, or what is wrong with one; "" for nothing."""
+
+    model: str
+    limit_bytes: int
+    outcome: Outcome | None
+    error: str = ""
+
+
+def run(args: Namespace) -> None:
+    """A row per model and limit; raises NativeError where one did not start or took more than it may."""
+    rows = []
+    with interruptible():
+        for model in args.models:
+            for limit in args.limits:
+                drop_cached(files_of(model))
+                rows.append(_row(model, limit, args.predict))
+    foot = (
+        f"an answer of {args.predict} tokens to a prompt of about {PROMPT}; peak: the engine process, by the "
+        f"kernel; in brackets what the plan expected; {machine()}"
+    )
+    show([_json(row) if args.json else _words(row) for row in rows], as_json=args.json, foot=foot)
+    if failed := sum(bool(row.error) for row in rows):
+        raise NativeError(f"{failed} of {len(rows)} rows failed", hint="their last column says why")
+
+
+def _row(model: Path, limit: int, tokens: int) -> Row:
+    try:
+        with MemoryGroup.make(limit) if limit else nullcontext() as group:
+            with Child("the engine", "engine.bench.fit_row", [str(model.absolute())], group=group) as row:
+                try:
+                    outcome = Outcome(**row.ask({"text": _text(), "tokens": tokens}))
+                except ChildEnded as ended:
+                    return Row(
+                        model.name, limit, None, "killed for memory" if _killed(group) else ended.line()
+                    )
+            return Row(model.name, limit, outcome, _fault(outcome, group))
+    except S2Error as error:
+        return Row(model.name, limit, None, error.line())
+
+
+def _fault(outcome: Outcome, group: MemoryGroup | None) -> str:
+    if _killed(group):
+        return "killed for memory"
+    return "over its budget" if 0 < outcome.budget_bytes < outcome.peak_bytes else ""
+
+
+def _killed(group: MemoryGroup | None) -> bool:
+    return group is not None and group.killed()
+
+
+def _text() -> str:
+    return _QUESTION + " ".join((_STORY * _WORDS).split()[:_WORDS])
+
+
+def _json(row: Row) -> dict[str, object]:
+    outcome = {} if row.outcome is None else {**asdict(row.outcome), "of_plan": row.outcome.of_plan}
+    head = {"bench": "fit", "model": row.model, "limit_bytes": row.limit_bytes}
+    return {**head, **outcome, "error": row.error or None}
+
+
+def _words(row: Row) -> dict[str, object]:
+    words: dict[str, object] = {
+        "of": row.model,
+        "limit": size(row.limit_bytes) if row.limit_bytes else "none",
+    }
+    if (found := row.outcome) is not None:
+        words |= {
+            "mode": found.mode,
+            "budget": size(found.budget_bytes) if found.budget_bytes else "none",
+            "plan": size(found.plan_bytes),
+            "peak": size(found.peak_bytes),
+            "of plan": found.of_plan,
+            "tok/s": _beside(found.tok_s, found.expected["tok_s"]),
+            "prefill s": _beside(found.prefill_s, found.expected["prefill_s"]),
+            "hit": _beside(found.hit, found.expected["hit"]),
+        }
+    return {**words, "error": row.error or None}
+
+
+def _beside(value: float, expected: tuple[float, float]) -> str:
+    return f"{value:.3g} ({expected[0]:.3g} to {expected[1]:.3g})"

@@ -1,0 +1,83 @@
+"""One row of `bench fit`: an engine with a model and no flag, inside whatever limits this process has.
+
+Run as `python -m engine.bench.fit_row MODEL`. Its one question names the prompt and how long the answer is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine.bench.child import serve
+from engine.client import EngineClient
+from engine.errors import ModelError
+from engine.forecast import PROMPT
+from engine.launcher import ensure_engine
+from engine.machine.inventory import this_machine
+from engine.messages import Snapshot
+from engine.model import read_model_info
+from engine.paths import Paths
+from engine.plan import Plan, Wishes, make_plan
+
+_LINGER_S = 30.0  # it leaves by itself when the bench is ended from outside
+
+
+def _prepare(model: Path) -> Callable[[Any], object]:
+    plan = make_plan(this_machine(model.parent)[0], read_model_info(model), Wishes())
+    return lambda question: {**_forecast(plan), **asyncio.run(_answer(model, question))}
+
+
+def _forecast(plan: Plan) -> dict[str, Any]:
+    forecast = plan.forecast
+    assert forecast is not None
+    return {
+        "plan_bytes": plan.total_bytes,
+        "budget_bytes": plan.budget_bytes,
+        "mode": plan.speculation.mode,
+        "expected": {
+            "tok_s": [forecast.tokens_per_s.low, forecast.tokens_per_s.high],
+            "prefill_s": [forecast.prefill_s.low, forecast.prefill_s.high],
+            "hit": [forecast.hit.low, forecast.hit.high],
+        },
+    }
+
+
+async def _answer(model: Path, question: dict[str, Any]) -> dict[str, Any]:
+    """What an engine of its own does with the question, and what memory it took."""
+    with tempfile.TemporaryDirectory(prefix="s2-fit-") as root:
+        folder = Path(root)
+        paths = Paths(runtime=folder / "run", state=folder / "state", data=folder / "data")
+        handle = await asyncio.to_thread(ensure_engine, paths, linger_s=_LINGER_S)
+        async with EngineClient(handle.socket) as client:
+            await client.load(model)
+            await _until_ready(client)
+            options = {"max_tokens": question["tokens"], "temperature": 0, "ignore_eos": True}
+            async for chunk in client.chat([{"role": "user", "content": question["text"]}], options=options):
+                timings = chunk.timings
+            shot = await anext(client.telemetry())
+            await client.shutdown()
+    assert timings is not None
+    store = timings.store
+    return {
+        "peak_bytes": shot.peak_bytes,
+        "tok_s": 1e3 * timings.predicted_n / timings.predicted_ms,
+        "prefill_s": PROMPT / timings.prompt_n * timings.prompt_ms / 1e3,
+        "hit": store.hits / store.asked if store and store.asked else 1.0,
+    }
+
+
+async def _until_ready(client: EngineClient) -> Snapshot:
+    async for shot in client.telemetry():
+        if shot.state == "ready":
+            return shot
+        if shot.error:
+            raise ModelError(shot.error)
+    raise ModelError("the engine left while it loaded")
+
+
+if __name__ == "__main__":
+    serve(lambda: _prepare(Path(sys.argv[1])))
