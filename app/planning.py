@@ -17,6 +17,7 @@ from engine.device import Device
 from engine.errors import ModelError
 from engine.geometry import by_name, known
 from engine.machine.inventory import this_machine
+from engine.measured import measured_file, read_measured
 from engine.model import ModelInfo, read_model_info
 from engine.paths import EMBEDDED_MODEL
 from engine.plan import Plan, Wishes, make_plan
@@ -37,7 +38,7 @@ def plan(arguments: Namespace) -> int:
     """Exit code 1 when the model would not run well."""
     model = model_named(arguments.model)
     where = where_of(arguments.device, _place(model))
-    found = make_plan(where.device, model, Wishes(**_wishes(arguments)))
+    found = _plan(where.device, model, Wishes(**_wishes(arguments)))
     numbers = numbers_of(found, model)
     if arguments.json:
         print(json.dumps(_as_json(where, model, found, numbers)))
@@ -50,7 +51,7 @@ def info(arguments: Namespace) -> int:
     """What a model is, and what would become of it on this machine."""
     model = model_named(arguments.model)
     where = where_of(arguments.device, _place(model))
-    found = make_plan(where.device, model, Wishes())
+    found = _plan(where.device, model, Wishes())
     if arguments.json:
         print(json.dumps({**_model(model), "plan": _as_json(where, model, found, numbers_of(found, model))}))
         return exits.OK
@@ -60,6 +61,11 @@ def info(arguments: Namespace) -> int:
         print(f"  {name.replace('_', ' '):<26} {one_line(str(words), 1000)}")
     print("\n".join(["", *_lines(where, model, found, numbers_of(found, model))]))
     return exits.OK
+
+
+def _plan(device: Device, model: ModelInfo, wishes: Wishes) -> Plan:
+    """As an engine would make it: with what a calibration has found here."""
+    return make_plan(device, model, wishes, read_measured(measured_file(model, device), model))
 
 
 def model_named(words: Path | None) -> ModelInfo:

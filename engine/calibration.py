@@ -3,25 +3,18 @@
 A few blocks draft with each of some k'. What a step costs and how often the target agrees then says what a
 token would take with drafts of the best length, and the cheapest k' is remembered for the next start. Exact
 modes write the same text with any k', so nobody notices but by the speed; the first answer is left alone.
-
-A cache: what is missing, damaged or of another model or machine is as good as nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from engine.device import Device
 from engine.experience import DraftKind, Experience
+from engine.measured import write_measured
 from engine.model import ModelInfo
 from engine.prices import Prices
-from engine.seeds import Measured
 
 _TOKENS = 24  # the target looked at, for each k'
 _IN_A_ROW = 4  # blocks of one k'
@@ -41,11 +34,11 @@ class Tried:
 
     @classmethod
     def of(cls, experts: int, kind: DraftKind, acceptance: float, longest: int) -> Tried:
+        step_ms = kind.usual_step_ms
         token_ms, length = min(
-            (_token_ms(kind.prices, kind.step_ms, acceptance, length), length)
-            for length in range(1, longest + 1)
+            (_token_ms(kind.prices, step_ms, acceptance, length), length) for length in range(1, longest + 1)
         )
-        return cls(experts, kind.step_ms, acceptance, length, token_ms)
+        return cls(experts, step_ms, acceptance, length, token_ms)
 
 
 def candidates(used: int) -> tuple[int, ...]:
@@ -97,42 +90,11 @@ class Calibration:
         if self.found is None and min(self._looked_at.values()) >= _TOKENS:
             tried = [self._tried(experts) for experts in sorted(self._kinds)]
             self.found = best(tried, self.default)
-            write_tried(self._file, self.found, tried)
+            write_measured(self._file, self.found, [asdict(one) for one in tried])
 
     def _tried(self, experts: int) -> Tried:
         acceptance = self._accepted[experts] / self._looked_at[experts]
         return Tried.of(experts, self._kinds[experts], acceptance, self._longest)
-
-
-def calibration_file(info: ModelInfo, device: Device, folder: Path) -> Path:
-    """Where in `folder` lies what was found for this model on this machine."""
-    model = f"{info.path.resolve()}\0{info.size_bytes}\0{info.n_layer}\0{info.n_expert}\0{info.n_expert_used}"
-    both = f"{model}\0{device.arch}\0{device.name}\0{device.cores}\0{device.gpu}"
-    return folder / f"{hashlib.sha256(os.fsencode(both)).hexdigest()[:24]}.json"
-
-
-def read_measured(file: Path, info: ModelInfo) -> Measured | None:
-    """What `write_tried` left there; None without anything that makes sense for this model."""
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    experts = found.get("draft_experts") if isinstance(found, dict) else None
-    if isinstance(experts, bool) or not isinstance(experts, int) or not 1 <= experts <= info.n_expert_used:
-        return None
-    return Measured(draft_experts=experts)
-
-
-def write_tried(file: Path, experts: int, tried: Sequence[Tried]) -> None:
-    """Leaves the choice and what it rests on for the next start, whole or not at all."""
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}.part")
-        try:
-            part.write_text(json.dumps({"draft_experts": experts, "tried": [asdict(one) for one in tried]}))
-            part.replace(file)
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def _token_ms(prices: Prices, step_ms: float, acceptance: float, length: int) -> float:

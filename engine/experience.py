@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from statistics import median
 
 from engine.acceptance import Acceptance
 from engine.prices import Mean, Prices
 from engine.trial import Trial
+
+_STEPS = 64  # the latest
 
 
 class DraftKind:
@@ -18,6 +22,7 @@ class DraftKind:
     def __init__(self, prices: Prices) -> None:
         self.prices, self.trial = prices, Trial()
         self._step = Mean()
+        self._steps: deque[float] = deque(maxlen=_STEPS)
         self._tables: dict[bool, Acceptance] = {}
 
     @property
@@ -25,9 +30,15 @@ class DraftKind:
         """C_draft: a draft step; until one was measured as much as a plain pass."""
         return self._step(self.prices.plain_ms)
 
+    @property
+    def usual_step_ms(self) -> float:
+        """What a step takes when nothing disturbs it: what is remembered for long should not rest on that."""
+        return median(self._steps) if self._steps else self.step_ms
+
     def stepped(self, ms: float) -> None:
         """A draft step was run, for the pass that comes next."""
         self._step.add(ms)
+        self._steps.append(ms)
         self.prices.drafted()
 
     def acceptance(self, *, greedy: bool) -> Acceptance:

@@ -18,6 +18,7 @@ from engine.drafters import drafter_for
 from engine.errors import BadRequest, Cancelled, ContextFull
 from engine.events import Done, Event, FinishReason, Look, Prefill, Timings, TokenLogprob, Tokens
 from engine.figures import figures_since
+from engine.gain import Gain
 from engine.logprobs import logits_of, logprob_of
 from engine.native import CancelFlag
 from engine.request import MODES, Request
@@ -79,7 +80,7 @@ class _Answer:
         self._cached = 0
         self._store_before: StoreStats | None = None
         self._draft_n = self._accepted_n = self._verify_n = 0
-        self._block_n, self._block_ms = 0, 0.0  # tokens of blocks, and what those took
+        self._gain = Gain()
         self.reason: FinishReason | None = None
 
     def prefill(self) -> Iterator[Prefill]:
@@ -105,6 +106,7 @@ class _Answer:
         """Draft, verify, accept: one pass of the target and what it lets through."""
         started = time.perf_counter()
         draft = self._draft()
+        draft_ms = 1e3 * (time.perf_counter() - started)
         self._watch.before_pass(self._session)
         drawn = self._verify(draft)
         accepted = sum(mine == theirs for mine, theirs in zip(drawn, draft.tokens, strict=False))
@@ -112,7 +114,9 @@ class _Answer:
         cut = self.reason is not None and accepted == len(drawn)
         looked_at = accepted if cut else len(draft.tokens)
         ms = 1e3 * (time.perf_counter() - started)
-        self._count(len(drawn), accepted, looked_at, ms)
+        self._draft_n += looked_at
+        self._accepted_n += accepted
+        self._gain.add(len(drawn), ms, draft_ms, drafted=bool(draft.tokens))
         if self._drafter is not None:
             self._drafter.judged(draft, accepted, looked_at, ms)
         look = self._watch.after_pass(self._session, draft, looked_at, accepted, drawn, ms)
@@ -167,12 +171,6 @@ class _Answer:
         self._target.close()
         if self._drafter is not None:
             self._drafter.close()
-
-    def _count(self, drawn: int, accepted: int, looked_at: int, ms: float) -> None:
-        self._draft_n += looked_at
-        self._accepted_n += accepted
-        self._block_n += drawn
-        self._block_ms += ms
 
     def _draw(self, row: int) -> int:
         """Draws from output row `row`; sets `reason` when the answer ends with this token."""
@@ -229,11 +227,6 @@ class _Answer:
     def _elapsed_ms(self) -> float:
         return 1e3 * (time.perf_counter() - self._started)
 
-    def _gain(self) -> float | None:
-        """By what is known of plain decode now: at an answer's beginning that was often measured cold."""
-        plain_ms = self._session.experience.prices.plain_ms
-        return self._block_n * plain_ms / self._block_ms if self._draft_n and plain_ms else None
-
     def _timings(self) -> Timings:
         return Timings(
             prompt_n=len(self._request.prompt) - self._cached,
@@ -245,7 +238,7 @@ class _Answer:
             draft_n_accepted=self._accepted_n,
             verify_n=self._verify_n,
             context_n=len(self._session.timeline),
-            gain=self._gain(),
+            gain=self._gain.over(self._session.experience.prices.plain_ms),
             store=figures_since(self._store_before, self._session.store),
         )
 

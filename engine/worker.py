@@ -98,18 +98,18 @@ class Worker(threading.Thread):
             self._tell(self._state.load_failed, job, f"loading failed: {error!r}")
 
     def _load_model(self, job: LoadJob) -> None:
-        from engine.calibration import calibration_file, read_measured
         from engine.machine.inventory import remember_disk, this_machine
+        from engine.measured import measured_file, read_measured
         from engine.model import read_model_info
         from engine.native import CancelFlag, llama
-        from engine.paths import calibration_cache, heat_cache
+        from engine.paths import heat_cache
         from engine.plan import ASKED_FOR, Wishes, make_plan
         from engine.seeds import MEASURED_HERE
         from engine.session import Session
 
         info = read_model_info(job.load.path)
         device, _ = this_machine(info.path, gpu=bool(llama().llama_supports_gpu_offload()))
-        found = calibration_file(info, device, calibration_cache())
+        found = measured_file(info, device)
         plan = make_plan(device, info, Wishes(**job.wishes), read_measured(found, info))
         flag = job.cancel.attach(CancelFlag())
         self._session = Session.load(

@@ -43,6 +43,21 @@ def test_stream_goes_through_engine_and_interface(capsys: pytest.CaptureFixture[
     assert all(isinstance(row["tok_s"], float) and row["tok_s"] > 0 for row in rows)
 
 
+def test_calibrate_sets_predicted_and_measured_contexts_and_k_beside_each_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = rows_of(capsys, "calibrate", "-r", "1", "-n", "10", "-t", "1", "--budget", "2000%")
+    passes = [row for row in rows if row["row"] == "pass"]
+    assert passes[-1]["positions"] == "all"
+    assert passes[-1]["count"] == sum(row["count"] for row in passes[:-1])  # type: ignore[misc]
+    assert all(isinstance(row["budget_bytes"], int) and row["budget_bytes"] > 0 for row in passes)
+    contexts = [row for row in rows if row["row"] == "context"]
+    assert [row["prompt"] for row in contexts] == ["0", "1", "2", "3", "all"]
+    for row in contexts:
+        assert all(isinstance(row[name], float) and 0 <= row[name] <= 1 for name in ("shared", "apart"))  # type: ignore[operator]
+    assert [row["experts"] for row in rows if row["row"] == "k'"] == [1, 2, 4]
+
+
 def test_an_unknown_row_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["decode", "--rows", "ar,fast"])

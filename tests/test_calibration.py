@@ -8,17 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.calibration import (
-    Calibration,
-    Tried,
-    best,
-    calibration_file,
-    candidates,
-    read_measured,
-    write_tried,
-)
+from engine.calibration import Calibration, Tried, best, candidates
 from engine.device import detect
 from engine.experience import Experience
+from engine.measured import measured_file, read_measured, write_measured
 from engine.model import ModelInfo, read_model_info
 from engine.paths import EMBEDDED_MODEL
 from engine.plan import Wishes, make_plan
@@ -105,9 +98,9 @@ def test_what_is_hardly_better_changes_nothing() -> None:
 
 def test_the_plan_takes_what_was_measured_here(info: ModelInfo, tmp_path: Path) -> None:
     device = detect()
-    file = calibration_file(info, device, tmp_path)
+    file = measured_file(info, device, tmp_path)
     assert make_plan(device, info, Wishes(), read_measured(file, info)).speculation.draft_experts == 2
-    write_tried(file, 4, [])
+    write_measured(file, 4, [])
     plan = make_plan(device, info, Wishes(), read_measured(file, info))
     assert (plan.speculation.draft_experts, plan.reasons["draft_experts"]) == (4, MEASURED_HERE)
     asked = make_plan(device, info, Wishes(draft_experts=3), read_measured(file, info))
@@ -117,7 +110,7 @@ def test_the_plan_takes_what_was_measured_here(info: ModelInfo, tmp_path: Path) 
 def test_another_model_and_another_machine_have_files_of_their_own(info: ModelInfo, tmp_path: Path) -> None:
     device = detect()
     files = {
-        calibration_file(one, machine, tmp_path)
+        measured_file(one, machine, tmp_path)
         for one in (info, replace(info, size_bytes=info.size_bytes + 1), replace(info, n_expert_used=4))
         for machine in (device, replace(device, cores=device.cores + 1), replace(device, name="another"))
     }
@@ -144,5 +137,5 @@ def test_without_a_file_or_a_place_for_one_nothing_happens(info: ModelInfo, tmp_
     assert read_measured(tmp_path, info) is None
     blocked = tmp_path / "file"
     blocked.touch()
-    write_tried(blocked / "k.json", 2, [])
+    write_measured(blocked / "k.json", 2, [])
     assert list(tmp_path.iterdir()) == [blocked]

@@ -54,7 +54,10 @@ def run(args: Namespace) -> None:
     """Answers the prompts with drafts of every length, context and k', then prints one line per finding."""
     prompts = prompts_of(args.model)
     budget = args.budget.bytes_for(read_model_info(args.model).size_bytes) if args.budget else 0
-    with interruptible(), load_here(args.model, n_ctx=2048, n_threads=args.threads, budget=budget) as session:
+    with (
+        interruptible(),
+        load_here(args.model, n_ctx=2048, n_threads=args.threads, budget=budget or None) as session,
+    ):
         split = _Split(session.experience.prices)
         session.experience.prices.passed = split.passed  # type: ignore[method-assign]
         started = time.perf_counter()
@@ -62,17 +65,18 @@ def run(args: Namespace) -> None:
         refused = ""
         for asked, prompt in _questions(session, args, len(prompts)):
             refused = _answer(session, args, prompts[prompt], asked, tallies[asked]) or refused
-        lines = [
-            *_passes(split.held_out),
-            *_acceptance(session),
-            *_contexts(tallies, args.draft_experts),
-            *_draft_experts(session, tallies, args),
-            *_coefficients(session),
+        tables = [
+            [{**line, "budget_bytes": budget} for line in _passes(split.held_out)],
+            _acceptance(session),
+            _contexts(tallies, args.draft_experts),
+            _draft_experts(session, tallies, args),
+            _coefficients(session),
         ]
         limit = f"budget {size(budget)}" if budget else "no budget"
     seconds = time.perf_counter() - started
     foot = f"{args.model.name}, {limit}{refused}, {seconds:.0f} s; {machine()}"
-    show([{**line, "budget_bytes": budget} for line in lines], as_json=args.json, foot=foot)
+    for table in tables:
+        show(table, as_json=args.json, foot=foot if table is tables[-1] else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,10 @@ from toys import plan_for
 
 from engine.budget import Budget
 from engine.draft_context import KEPT_S, Annex
-from engine.errors import BadRequest
+from engine.errors import BadRequest, ModelError
+from engine.events import Prefill
+from engine.loop import generate
+from engine.native import CancelFlag
 from engine.paths import EMBEDDED_MODEL
 from engine.session import Session
 from engine.store import Store
@@ -113,3 +116,54 @@ def test_a_budget_that_leaves_no_room_refuses_the_mode_and_nothing_else(apart: S
         assert store.stats().bytes == slots
         again = answer(apart, request(prompt, tokens=12))
         assert (again.ids, again.cache) == (expected.ids, expected.cache)
+
+
+@contextmanager
+def few_slots(session: Session) -> Iterator[Store]:
+    """A quarter of the experts fit; all is well again afterwards."""
+    store = session.store
+    assert store is not None
+    store.resize(store.bytes_all // 4)
+    try:
+        yield store
+    finally:
+        store.torment(0)
+        store.take_fault()
+        store.resize(store.bytes_all)
+
+
+def test_one_store_serves_both_contexts(apart: Session, passage: str) -> None:
+    """Reads held back, experts given up under the passes of either: the text and the cache are the same."""
+    prompt = prompt_of(apart, passage, 200)
+    apart.rewind(0)
+    expected = answer(apart, request(prompt, temperature=0.8, tokens=24))
+    with few_slots(apart) as store:
+        store.torment(7, max_us=200, evictions=3)
+        apart.rewind(0)
+        before = store.stats()
+        found = answer(apart, request(prompt, mode="es", temperature=0.8, tokens=24))
+        after = store.stats()
+    assert found.timings.draft_n > 0
+    assert (found.ids, found.cache) == (expected.ids, expected.cache)
+    assert after.evicted > before.evicted
+    assert after.passes - before.passes == 1 + found.timings.verify_n, "drafts are not counted"
+
+
+def test_a_read_that_fails_under_a_draft_ends_that_request_alone(apart: Session, passage: str) -> None:
+    prompt = prompt_of(apart, passage, 200)
+    apart.rewind(0)
+    expected = answer(apart, request(prompt, tokens=12))
+    with few_slots(apart) as store:
+        apart.rewind(0)
+        apart.annex.close()
+        events = generate(apart, request(prompt, mode="es", tokens=12), CancelFlag())
+        while not (isinstance(event := next(events), Prefill) and event.done == len(prompt)):
+            pass
+        store.torment(1, fail_each=1)  # from now on, when only the context apart has the prompt to read
+        with pytest.raises(ModelError):
+            next(events)
+        assert apart.annex.take().tokens == []
+        store.torment(0)
+        again = answer(apart, request(prompt, mode="es", tokens=12))
+    assert again.timings.draft_n > 0
+    assert (again.ids, again.cache) == (expected.ids, expected.cache)

@@ -11,8 +11,9 @@ import pytest
 from decoding import answer, prompt_of, request
 from toys import plan_for
 
-from engine.calibration import candidates, read_measured
+from engine.calibration import candidates
 from engine.drafters import drafter_for
+from engine.measured import read_measured
 from engine.paths import EMBEDDED_MODEL
 from engine.request import MODES, Request
 from engine.session import Session

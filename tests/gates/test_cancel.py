@@ -127,7 +127,7 @@ def test_cancel_while_the_prompt_is_read(loader: Loader, passage: str) -> None:
 
 def test_cancel_while_the_context_apart_reads_the_prompt(session: Session, passage: str) -> None:
     """What it has read stays true to its tokens: the next answer is drafted and right."""
-    prompt = prompt_of(session, passage, 1400)
+    prompt = prompt_of(session, passage, 600)
     flag = CancelFlag()
     for event in generate(session, request(prompt, mode="es"), flag):
         if isinstance(event, Prefill) and event.done == len(prompt):
