@@ -74,7 +74,7 @@ def test_text_and_json_say_the_same(served: Path) -> None:
         "draft_n",
         "draft_n_accepted",
     }
-    assert value["mode"] == "ar"
+    assert (value["mode"], value["exact"]) == ("auto", True)
 
 
 def test_modes_agree_and_say_who_they_are(served: Path) -> None:
@@ -234,7 +234,7 @@ def test_status_and_stop(home: Path) -> None:
     command = [sys.executable, "-m", "app.cli"]
     status = subprocess.run([*command, "status"], capture_output=True, text=True, timeout=60, env=environment)
     assert status.returncode == exits.OK
-    for word in ("ready", read_model_info(EMBEDDED_MODEL).name, "ar =exact", "tok/s", "0 attached"):
+    for word in ("ready", read_model_info(EMBEDDED_MODEL).name, "auto =exact", "tok/s", "0 attached"):
         assert word in status.stdout
     assert subprocess.run([*command, "stop"], timeout=60, env=environment).returncode == exits.OK
     assert not paths_in(home).socket.exists()

@@ -31,7 +31,7 @@ async def test_a_chat(loaded: Handle) -> None:
     last = chunks[-1]
     assert last.timings is not None
     assert last.timings.predicted_n == 9
-    assert last.mode in ("ar", "s2-exact")
+    assert (last.mode, last.exact) == ("auto", True)
 
 
 async def test_a_raw_completion(loaded: Handle) -> None:
