@@ -99,7 +99,7 @@ MAX_DRAFT_LENGTH = (
 
 
 #: How far a verify pass of `s2` leans, in margins of each position.
-BETA = 0.5
+BETA = 0.75
 
 _COLD = 1e-6  # of temperature: logits divided by less may leave F32's range
 

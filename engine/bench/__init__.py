@@ -253,7 +253,7 @@ largest block. A FILE has a JSON object per line:
   accept     a regular expression that is found somewhere in a right answer, whatever the case; or
   check      Python that runs behind the answer's code and raises where it is wrong
   before     Python that runs before the answer's code (optional)
-  tokens     of the answer, at most (optional: 48, with a check 192)
+  tokens     of the answer, at most (optional: 32, with a check 128)
 Code runs in an isolated Python of its own without network, files to write, or other programs; it has 5
 seconds and 512 MiB.
 """

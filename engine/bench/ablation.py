@@ -95,7 +95,7 @@ def run(args: Namespace) -> None:
         if 3 in args.figures and OWN_CONTEXT in MODES:
             lines += _alignment(args, budget, rows)
         if 4 in args.figures:
-            lines += _reuse(args, budget, rows)
+            lines += _reuse(args, rows)
     for line in lines:
         line.update(bench="ablation", model=args.model.name, budget_bytes=budget)
     if args.json:
@@ -150,11 +150,12 @@ def _alignment(args: Namespace, budget: int, rows: _Rows) -> list[Line]:
     return lines
 
 
-def _reuse(args: Namespace, budget: int, rows: _Rows) -> list[Line]:
-    """Table 4: the same answers verified without and with gating, in passes of full length."""
+def _reuse(args: Namespace, rows: _Rows) -> list[Line]:
+    """Table 4: the same answers verified without and with gating, in passes of full length. Which experts are
+    asked for does not depend on the budget, so this process takes what it would without one."""
     block, reuse = args.draft_length + 1, Reuse(rows.cap, args.beta)
     lines: list[Line] = []
-    with load_here(args.model, n_ctx=_N_CTX, n_threads=args.threads, budget=budget, store=True) as session:
+    with load_here(args.model, n_ctx=_N_CTX, n_threads=args.threads) as session:
         for task in args.tasks:
             told = answers(session, prompts_for([task], args.each), args.predict + 1)
             texts = cut_to(told, args.each * args.predict, block)

@@ -13,7 +13,7 @@ from engine.errors import BadRequest
 from engine.thoughts import Thoughts
 
 OWN = FOLDER / "items.jsonl"
-_TOKENS, _TOKENS_OF_CODE = 48, 192  # of an answer, at most, where the item does not say
+_TOKENS, _TOKENS_OF_CODE = 32, 128  # of an answer, at most, where the item does not say
 _FIELDS = {"question", "kind", "accept", "check", "before", "tokens"}
 
 
