@@ -53,7 +53,7 @@ class Life:
 @dataclass(slots=True)
 class Verdict:
     """`crashes`: deaths of an engine that were no kills of ours; `rss_growth`: the worst of all engines, as a
-    share; `rss_mib`: of the longest life, when it was warm and at its end.
+    share; `rss_mib`: at each rest of the longest life, so that a step can be told from a slope.
     """
 
     passed: bool
@@ -63,7 +63,7 @@ class Verdict:
     budgets: int
     rests: int
     rss_growth: float
-    rss_mib: tuple[float, float]
+    rss_mib: list[float]
     tally: Tally
 
     def as_json(self) -> dict[str, Any]:
@@ -112,7 +112,6 @@ class _Soak:
         growth = max(life.growth for life in self._lives)
         tally = self._tally
         crashes = max(0, tally.starts - self._kills)
-        warm = longest.rss[: _WARM_RESTS + 1]
         return Verdict(
             passed=not (tally.mixed or tally.lost or crashes) and growth <= _RSS_TOLERANCE,
             seconds=round(time.monotonic() - started, 1),
@@ -121,7 +120,7 @@ class _Soak:
             budgets=self._budgets,
             rests=sum(len(life.rss) for life in self._lives),
             rss_growth=round(growth, 5),
-            rss_mib=(round(warm[-1] / 2**20, 1), round(longest.rss[-1] / 2**20, 1)) if warm else (0.0, 0.0),
+            rss_mib=[round(count / 2**20, 1) for count in longest.rss],
             tally=tally,
         )
 
