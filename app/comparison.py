@@ -27,10 +27,12 @@ _EXCERPT = 32  # characters of each text from where they part
 @dataclass
 class Side:
     """One of the answers. `first_s`: seconds from the request to the first token, its prompt being in the KV
-    cache already. `ran`: the mode that was used, which is `ar` where the model cannot do the other."""
+    cache already. `ran`: the mode that was used, which is `ar` where the model cannot do the other. `exact`:
+    its text is plain decode's, as the engine says."""
 
     mode: str
     ran: str = ""
+    exact: bool | None = None
     text: str = ""
     first_s: float | None = None
     timings: Timings | None = None
@@ -46,6 +48,7 @@ class Side:
                 self.timings = chunk.timings or self.timings
                 self.finish = chunk.finish or self.finish
                 self.ran = chunk.mode or self.ran
+                self.exact = self.exact if chunk.exact is None else chunk.exact
                 changed()
 
     @property
@@ -67,6 +70,7 @@ class Side:
         return {
             "mode": self.mode,
             "ran_as": self.ran,
+            "exact": self.exact,
             "text": self.text,
             "finish": self.finish,
             "first_token_ms": None if self.first_s is None else round(1e3 * self.first_s, 1),

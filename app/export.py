@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from app.entry import CUT
 from app.history import File, Status
+from app.lossy import mode_words
 from app.text import one_line
 from engine.errors import BadRequest, S2Error
 from engine.paths import private_dir
+from engine.request import is_lossy
 from engine.thoughts import split
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ _VERSION = 1
 _LIMIT_BYTES = 256 << 20
 _ROLES = {"user", "assistant", CUT}
 _ENDS: dict[str, Status] = {"stopped": "stopped", "interrupted": "interrupted", "error": "error"}
+_LOSSY = re.compile(r"\A\*mode (\S+) ≈lossy\*\s*")
 _HEADING = re.compile(r"^## (You|Answer)[^\S\n]*$", re.MULTILINE)
 
 
@@ -46,8 +49,9 @@ def markdown(chat: Conversation) -> str:
 
 def _body(entry: Entry) -> str:
     thoughts, answer = ("", entry.told) if entry.role == "user" else split(entry.text)
+    mark = f"*mode {mode_words(entry.mode)}*\n\n" if is_lossy(entry.mode) else ""
     folded = f"<details><summary>Thoughts</summary>\n\n{thoughts}\n\n</details>\n\n" if thoughts else ""
-    return folded + _HEADING.sub(r"### \1", answer)
+    return mark + folded + _HEADING.sub(r"### \1", answer)
 
 
 def as_json(chat: Conversation) -> str:
@@ -60,6 +64,7 @@ def as_json(chat: Conversation) -> str:
             "content": entry.text,
             "status": "stopped" if entry.status == "streaming" else entry.status,
             "mode": entry.mode,
+            "exact": not is_lossy(entry.mode) if entry.mode else None,
             "timings": dict(entry.values),
             "files": [asdict(file) for file in entry.files],
         }
@@ -124,7 +129,9 @@ def _from_markdown(text: str) -> dict[str, Any]:
     messages: list[dict[str, Any]] = []
     for role, body in zip(parts[::2], parts[1::2], strict=True):
         parent = len(messages) - 1 if messages else None
-        messages.append(_message("user" if role == "You" else "assistant", body.strip(), parent))
+        lossy = _LOSSY.match(body.strip())
+        message = _message("user" if role == "You" else "assistant", _LOSSY.sub("", body.strip()), parent)
+        messages.append({**message, "mode": lossy[1] if lossy else None})
     title = re.search(r"^# (.+)$", head, re.MULTILINE)
     system = [line[2:] for line in head.splitlines() if line.startswith("> ")]
     return {

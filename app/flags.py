@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from app.lossy import mode_words
 from engine.budget import parse_budget
 from engine.errors import BadRequest
 from engine.paths import EMBEDDED_MODEL
@@ -116,7 +117,15 @@ FLAGS = (
         "LEVEL",
         EFFORTS,
     ),
-    Flag(("--mode",), "request", "mode", str, "how to decode: " + ", ".join(MODES), "MODE", tuple(MODES)),
+    Flag(
+        ("--mode",),
+        "request",
+        "mode",
+        str,
+        "how to decode: " + ", ".join(map(mode_words, MODES)),
+        "MODE",
+        tuple(MODES),
+    ),
     Flag(("--draft-experts",), "request", "draft_experts", int, "experts per token while drafting", "K"),
     Flag(("--draft-length",), "request", "draft_length", int, "longest draft in tokens"),
     Flag(("--cap",), "request", "cap", int, "experts per layer that verifying prefers in lossy modes", "N"),

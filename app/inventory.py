@@ -11,7 +11,7 @@ from app.places import Place, candidates, usual_places
 from app.verdict import UNREADABLE, Verdict, verdict
 from engine.errors import ModelError
 from engine.model import read_model_info
-from engine.paths import EMBEDDED_MODEL, models_cache
+from engine.paths import EMBEDDED_MODEL
 from engine.size import size
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ class Item:
 
 
 def all_places(downloads: Path, folders: tuple[Path, ...] = ()) -> tuple[Place, ...]:
-    """Our own first: what ships, was downloaded or made here; then a person's, then other tools'."""
-    own = (Place(EMBEDDED_MODEL, OURS), Place(downloads, OURS), Place(models_cache(), OURS))
+    """Our own first: what ships and was downloaded, not what benches made; then a person's, then those of
+    other tools."""
+    own = (Place(EMBEDDED_MODEL, OURS), Place(downloads, OURS))
     return (*own, *(Place(folder, "your folders") for folder in folders), *usual_places())
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from app.lossy import mode_words
 from app.text import one_line
 from engine.messages import timings_from_json
-from engine.request import is_lossy
 from engine.size import size
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def foot(end: str, mode: str, timings: Timings | None) -> str:
     parts = [ENDS[end]] if end in ENDS else []
     if timings and timings.predicted_n:
         parts += [
-            f"{mode} ≈lossy" if is_lossy(mode) else mode,
+            mode_words(mode),
             f"{timings.predicted_n} tokens",
             speed(timings.predicted_per_second),
         ]

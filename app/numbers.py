@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from app.lossy import mode_words
 from engine.forecast import PROMPT, Range
 from engine.model import ModelInfo
 from engine.plan import Plan
@@ -47,6 +48,7 @@ def numbers_of(plan: Plan, model: ModelInfo) -> list[Number]:
         ),
     ]
     length = plan.speculation.draft_length
+    from_disk = plan.store and bool(plan.budget_bytes)  # else every expert has its place
     return [
         Number("budget_bytes", "budget", limit, size(limit), "bytes", why["budget_bytes"]),
         *_memory(plan),
@@ -54,9 +56,9 @@ def numbers_of(plan: Plan, model: ModelInfo) -> list[Number]:
         Number("cache_type", "KV cache", plan.cache_type, plan.cache_type, "", why["cache_type"]),
         Number("n_threads", "threads", plan.n_threads, f"{plan.n_threads}", "threads", why["n_threads"]),
         Number("gpu_layers", "GPU layers", gpu, gpu, "", why["gpu_layers"]),
-        Number("store", "from disk", plan.store, "yes" if plan.store else "no", "", why["store"]),
+        Number("store", "from disk", from_disk, "yes" if from_disk else "no", "", why["store"]),
         Number("repack", "faster layout", plan.repack, "yes" if plan.repack else "no", "", why["repack"]),
-        Number("mode", "mode", plan.speculation.mode, plan.speculation.mode, "", why["mode"]),
+        Number("mode", "mode", plan.speculation.mode, mode_words(plan.speculation.mode), "", why["mode"]),
         *(drafts if model.is_moe else ()),
         Number("draft_length", "draft length", length, f"{length}", "tokens", why["draft_length"]),
         *_forecast(plan),

@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any
 from app import exits
 from app.comparison import Comparison, modes_of
 from app.flags import fields_for, model_of
+from app.lossy import mode_words
 from app.streams import closing
 from app.text import Cleaner, clean
 from engine.client import EngineClient
 from engine.errors import BadRequest, Busy, EngineUnavailable, ModelError, S2Error, Unauthorized
 from engine.events import OPENAI_FINISH, Timings
 from engine.launcher import ensure_engine
+from engine.model import read_model_info
 from engine.paths import Paths
 from engine.remote.address import check_key
 from engine.remote.probe import connect
-from engine.request import MODES
+from engine.request import MODES, is_lossy
 
 if TYPE_CHECKING:
     from engine.messages import ChatChunk
@@ -153,6 +155,9 @@ class _OneShot:
             print(f"s2chat: {offer.place} does not take {', '.join(missing)}", file=sys.stderr)
         if offer.is_remote and (load := fields_for("load", self.arguments)):
             print(f"s2chat: {', '.join(load)} is for an engine of this machine", file=sys.stderr)
+        if is_lossy(self.arguments.mode or ""):
+            words = f"mode {mode_words(self.arguments.mode)}: the text is not that of plain decode"
+            print(f"s2chat: {words}", file=sys.stderr)
 
     def _interrupt(self, client: EngineClient, task: asyncio.Task[None]) -> None:
         """The first Ctrl+C ends the engine's work, the second does not wait for it."""
@@ -196,6 +201,7 @@ class _OneShot:
         try:
             await client.load(model_of(self.arguments), **fields_for("load", self.arguments))
         except Busy as error:
+            read_model_info(model_of(self.arguments))  # a file that no engine could load says so
             hint = error.hint or "close the other chat, or use its model; `s2chat status` shows both"
             raise Busy(error.message, hint=hint) from None
 
@@ -265,7 +271,7 @@ class _TwoShots(_OneShot):
         comparison = self.comparison
         lines = []
         for side in comparison.sides:
-            lines += [f"── {side.mode} · {side.figures}", side.text.rstrip("\n"), ""]
+            lines += [f"── {mode_words(side.mode)} · {side.figures}", side.text.rstrip("\n"), ""]
         return [*lines, *comparison.verdict(), f"{comparison.prompt_words()} · seed {comparison.seed}"]
 
     def _result(self) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def _mode_cards(state: EngineState) -> list[dict[str, Any]]:
     return [
         {
             "name": mode.name,
-            "exact": mode.exact and exact,
+            "exact": mode.keeps_text(exact_kernels=exact),
             "drafts": bool(mode.drafters),
             "summary": mode.summary,
             "compared": mode.compared,

@@ -325,10 +325,8 @@ def _repack(
     return False
 
 
-def _cap(
-    device: Device, model: ModelInfo, wishes: Wishes, measured: Measured | None, reasons: dict[str, str]
-) -> int:
-    choice = seeds.cap(model, device.slowed, measured)
+def _cap(device: Device, model: ModelInfo, wishes: Wishes, reasons: dict[str, str]) -> int:
+    choice = seeds.cap(model, device.slowed)
     if wishes.cap is not None and model.is_moe and wishes.cap > model.n_expert:
         raise BadRequest(
             f"a cap of {wishes.cap} experts, but {model.name} has {model.n_expert} per layer",
@@ -371,5 +369,5 @@ def _speculation(
     length = DRAFT_LENGTH if wishes.draft_length is None else wishes.draft_length
     why = "short: a draft step costs nearly a full one" if wishes.draft_length is None else "asked for"
     reasons["draft_length"] = why
-    cap = _cap(device, model, wishes, measured, reasons)
+    cap = _cap(device, model, wishes, reasons)
     return Speculation(mode=mode, draft_experts=experts, draft_length=length, cap=cap)

@@ -1,8 +1,8 @@
 """What full passes cost here, measured while they run: plain decode, and verify passes.
 
-They follow the design's form of S2-MoE's section 4.1, a + b·positions + c_mem·(experts in
-memory) + c_late·(on their way) + c_io·(on disk), refitted after every pass by recursive least squares that
-forgets, none of the prices below zero.
+They follow the form of S2-MoE's section 4.1 with a price for each thing, a + b·positions + c_mem·(experts in
+memory) + c_late·(on their way) + c_io·(on disk): least squares over passes that count the less the longer ago
+they were, none of the prices below zero, refitted after each wide pass and now and then after narrow ones.
 """
 
 from __future__ import annotations

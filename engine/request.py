@@ -25,6 +25,11 @@ class Mode:
     apart: bool = False
     compared: bool = False
 
+    def keeps_text(self, *, exact_kernels: bool) -> bool:
+        """Whether its text is plain decode's. `exact_kernels`: a row's result does not depend on the rows
+        beside it; without them a mode that drafts may round unlike plain decode."""
+        return self.exact and (exact_kernels or not self.drafters)
+
 
 MODES: dict[str, Mode] = {
     mode.name: mode

@@ -32,7 +32,6 @@ class Measured:
     """What a calibration found for this model on this device; None where it has not looked."""
 
     draft_experts: int | None = None
-    cap: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +57,9 @@ def draft_experts(model: ModelInfo, slowed: str, measured: Measured | None = Non
     return choice
 
 
-def cap(model: ModelInfo, slowed: str, measured: Measured | None = None) -> Choice:
+def cap(model: ModelInfo, slowed: str) -> Choice:
     """Experts per layer that a verify pass prefers, no fewer than k; fewer while the machine is `slowed`."""
     used, whole = model.n_expert_used, model.n_expert
-    if measured is not None and measured.cap is not None:
-        return Choice(max(used, min(whole, measured.cap)), MEASURED_HERE)
     seed = _TABLE_1.get(model.arch)
     if seed is None:
         choice = Choice(min(whole, _TIMES * used), "twice the model's own")

@@ -204,7 +204,7 @@ class Worker(threading.Thread):
         request, opens = request_of(session, job.call, self._state.speculation)
         drafts = session.can_rewind and bool(MODES[request.speculation.mode].drafters)
         mode = MODES[request.speculation.mode if drafts else "ar"]
-        exact = mode.exact and (session.exact or not mode.drafters)
+        exact = mode.keeps_text(exact_kernels=session.exact)
         started = Started(len(request.prompt), mode.name, opens, exact)
         self._flag = job.cancel.attach(CancelFlag())  # native code holds its address until the next request
         for number, event in enumerate(generate(session, request, self._flag, watch=job.watch)):

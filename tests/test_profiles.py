@@ -143,9 +143,9 @@ def test_power_and_heat_move_draft_and_cap_but_never_the_budget() -> None:
 
 
 def test_what_was_measured_goes_before_the_paper() -> None:
-    plan = make_plan(read_profile("thor").device, QWEN, Wishes(), Measured(draft_experts=5, cap=500))
-    assert (plan.speculation.draft_experts, plan.speculation.cap) == (5, QWEN.n_expert)
-    assert plan.reasons["cap"] == plan.reasons["draft_experts"] == "measured here"
+    plan = make_plan(read_profile("thor").device, QWEN, Wishes(), Measured(draft_experts=5))
+    assert plan.speculation.draft_experts == 5
+    assert plan.reasons["draft_experts"] == "measured here"
     wish = make_plan(read_profile("thor").device, QWEN, Wishes(draft_experts=2), Measured(draft_experts=5))
     assert wish.speculation.draft_experts == 2
 

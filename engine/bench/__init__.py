@@ -13,7 +13,7 @@ from engine.paths import EMBEDDED_MODEL
 from engine.request import BETA
 from engine.size import parse_size
 
-_TIMED = ("ablation", "decode", "fit", "kernels", "overhead", "stream")
+_TIMED = ("ablation", "calibrate", "decode", "fit", "kernels", "overhead", "stream")
 
 
 @dataclass(frozen=True, slots=True)

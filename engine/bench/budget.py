@@ -29,6 +29,7 @@ from engine.errors import BadRequest
 from engine.experts import catalogue_of
 from engine.model import ModelInfo, read_model_info
 from engine.pack import pack_of
+from engine.request import MODES
 from engine.size import size
 
 _DEFAULT_ROWS = "stock,ar-sync,ar"
@@ -85,7 +86,8 @@ def _table(args: Namespace, bench: Bench, names: Sequence[str], task: str | None
             "bench": "decode",
             "row": name,
             **({} if task is None else {"task": task}),
-            "mode": RowName.parse(name, SYNC).mode,
+            "mode": (mode := RowName.parse(name, SYNC).mode),
+            "exact": MODES[mode].exact,
             "model": args.model.name,
             "budget_bytes": bench.budget_bytes,
             "cgroup_bytes": bench.cgroup_bytes,
@@ -212,7 +214,7 @@ def _brief(line: Line) -> Line:
 
     spread = f"{number('ratio_min'):.2f}–{number('ratio_max'):.2f}" if line["ratio"] is not None else None
     return {
-        "row": line["row"],
+        "row": line["row"] if line["exact"] else f"{line['row']} ≈lossy",
         **({"task": line["task"]} if "task" in line else {}),
         "tok_s": number("tok_s"),
         "ratio": number("ratio"),

@@ -56,7 +56,7 @@ def run(args: Namespace) -> None:
     budget = args.budget.bytes_for(read_model_info(args.model).size_bytes) if args.budget else 0
     with (
         interruptible(),
-        load_here(args.model, n_ctx=2048, n_threads=args.threads, budget=budget or None) as session,
+        load_here(args.model, n_ctx=2048, n_threads=args.threads, budget=budget or "max") as session,
     ):
         split = _Split(session.experience.prices)
         session.experience.prices.passed = split.passed  # type: ignore[method-assign]

@@ -17,6 +17,7 @@ from engine.bench.take import Line
 from engine.bench.tasks import prompts_for
 from engine.device import detect
 from engine.errors import BadRequest, NativeError
+from engine.request import MODES
 
 _DEFAULT_ROWS, _DEFAULT_PROMPT, _DEFAULT_TOKENS = "stock,ar,s2-exact", 512, 128
 _BUILDER = Path(__file__).parents[2] / "packaging" / "native.py"
@@ -86,6 +87,7 @@ def _line(args: Namespace, name: RowName, mine: list[Figures], first: list[Figur
         "bench": "decode",
         "row": name.text,
         "mode": name.mode,
+        "exact": MODES[name.mode].exact,
         "model": args.model.name,
         "tokens": args.predict,
         "tok_s": median(values(mine, "tok_s")),

@@ -1,14 +1,14 @@
 """`bench fit`: does a model start without a flag where memory is short, and does it take what was planned?
 
 Each row is an engine of its own, as a chat starts it, in a memory cgroup that counts the file's pages too.
-The plan is made where the engine makes it, inside the cgroup, and stands beside what the kernel counted.
+A plan is made inside the cgroup too, as the engine makes its own, and stands beside what the kernel counted.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.bench.cgroup import MemoryGroup
@@ -23,7 +23,7 @@ from engine.size import size
 
 _STORY = "The harbour wakes before the town does, and every boat has a story that nobody has asked for. "
 _QUESTION = "Go on with this story, and do not stop.\n"
-_WORDS = 780  # of such prose are PROMPT tokens
+_WORDS = 78 * PROMPT // 100  # of such prose are PROMPT tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Outcome:
     tok_s: float
     prefill_s: float
     hit: float
-    expected: dict[str, tuple[float, float]] = field(default_factory=dict)
+    expected: dict[str, tuple[float, float]]
 
     @property
     def of_plan(self) -> float:

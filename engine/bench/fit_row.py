@@ -56,8 +56,9 @@ async def _answer(model: Path, question: dict[str, Any]) -> dict[str, Any]:
             await client.load(model)
             await _until_ready(client)
             options = {"max_tokens": question["tokens"], "temperature": 0, "ignore_eos": True}
+            timings = None
             async for chunk in client.chat([{"role": "user", "content": question["text"]}], options=options):
-                timings = chunk.timings
+                timings = chunk.timings or timings
             shot = await anext(client.telemetry())
             await client.shutdown()
     assert timings is not None

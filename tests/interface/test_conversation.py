@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -153,6 +154,24 @@ async def test_markdown_reads_well_and_comes_back(paths: Paths) -> None:
     found = export.read(path)
     assert [(m["role"], m["content"]) for m in found["messages"]][2:] == [("user", "q2"), ("assistant", "a2")]
     assert found["messages"][0]["content"] == "q1\n### You\nmore"
+    chats.close(None)
+
+
+async def test_answers_of_a_lossy_mode_stay_marked_on_paper(paths: Paths) -> None:
+    chats = await opened(paths)
+    chat = chats.open
+    await turn(chat, "q1", "a1")
+    await turn(chat, "q2", "a2")
+    chat.entries[1].mode = "s2"
+    path = paths.data / "chat.md"
+    export.write(chat, path)
+    assert path.read_text().count("*mode s2 ≈lossy*\n\na1") == path.read_text().count("lossy") == 1
+    assert [(m["mode"], m["content"]) for m in export.read(path)["messages"]][1::2] == [
+        ("s2", "a1"),
+        (None, "a2"),
+    ]
+    whole = json.loads(export.as_json(chat))
+    assert [message["exact"] for message in whole["messages"]] == [None, False, None, True]
     chats.close(None)
 
 

@@ -280,6 +280,29 @@ def test_two_modes_are_compared(home: Path) -> None:
     assert f"seed {both['seed']}" in out
 
 
+def test_what_is_lossy_is_marked_in_every_output(served: Path) -> None:
+    words = ("-n", "8", "--temp", "0", "-p", "Tell me a story.")
+    code, out, err = run(served, *words, "--mode", "s2")
+    assert (code, err) == (exits.OK, "s2chat: mode s2 ≈lossy: the text is not that of plain decode\n")
+    assert "lossy" not in out
+    assert run(served, *words, "--mode", "s2-exact")[2] == ""
+    code, out, _ = run(served, *words, "--compare", "ar,s2")
+    assert code == exits.OK
+    assert "── s2 ≈lossy · " in out
+    assert "── ar · " in out
+    both = json.loads(run(served, "--json", *words, "--compare", "ar,s2")[1])
+    assert [side["exact"] for side in both["answers"]] == [True, False]
+
+
+def test_a_file_that_is_no_model_says_so_beside_an_open_chat(served: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "notes.gguf"
+    broken.write_text("not a model")
+    for path, words in ((broken, "not a GGUF file"), (tmp_path / "none.gguf", "no such file")):
+        code, _, err = run(served, "-m", str(path), "-p", "hi")
+        assert code == exits.MODEL, err
+        assert words in err
+
+
 @pytest.mark.parametrize("modes", ["ar,ar", "quick", "ar,auto,ngram", "ar,quick"])
 def test_modes_that_cannot_be_compared_are_refused(home: Path, modes: str) -> None:
     code, out, err = run(home, "--compare", modes, "-p", "hi")
