@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.bench.visitor import Asked, Expected, Home, Talk, Tally, Visitor, questions
+from engine.bench.visitor import EXACT, LONGEST_DRAFT, Asked, Expected, Home, Talk, Tally, Visitor, questions
 from engine.errors import BadRequest, NativeError
 from engine.launcher import find_engine
 from engine.memory import rss_bytes
@@ -144,8 +144,8 @@ class _Soak:
                 self._expected.add(await self._ask(whole))
                 self._measured = [opening, whole]
 
-    async def _ask(self, talk: Talk, mode: str = "ar") -> Asked:
-        asked = Asked(talk, mode)
+    async def _ask(self, talk: Talk, mode: str = "ar", draft_length: int = 0) -> Asked:
+        asked = Asked(talk, mode, draft_length)
         async with self._home.client() as client:
             await asked.read(client)
         return asked
@@ -176,9 +176,11 @@ class _Soak:
         started = await self._home.settle()
         self._tally.starts += started
         await self._budget("max")
-        for mode in ("s2-exact", "ar"):
+        for (
+            mode
+        ) in EXACT:  # as wide as visitors ask, or a pass of theirs is the first to touch some buffer's end
             for talk in self._measured:
-                await self._ask(talk, mode)
+                await self._ask(talk, mode, LONGEST_DRAFT)
         found = await asyncio.to_thread(find_engine, self._paths)
         if found is not None:
             self._lives[-1].rss.append(rss_bytes(Path(f"/proc/{found.hello.pid}/statm")))

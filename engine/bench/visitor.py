@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 Talk = tuple[tuple[str, str], ...]  # role and text of each message
 
+#: Modes whose answers are those of plain decode, so that a mixed one shows; baselines lend memory for a minute.
+EXACT = [mode.name for mode in MODES.values() if mode.exact and not mode.compared]
 TOKENS = 16
+LONGEST_DRAFT = 8
 _TOPICS = ("a lighthouse", "a bakery", "a glacier", "an orchestra", "a beehive", "a harbour", "a desert")
 _FOLLOW_UP = "And then?"
 _START_S = 120.0
@@ -204,7 +207,7 @@ class Visitor:
 
     async def _ask(self, talk: Talk) -> Asked:
         """Asks once, and may change its mind."""
-        asked = Asked(talk, self._random.choice(list(MODES)), self._random.randint(1, 8))
+        asked = Asked(talk, self._random.choice(EXACT), self._random.randint(1, LONGEST_DRAFT))
         async with self._home.client() as client:
             reading = asyncio.create_task(asked.read(client))
             try:
