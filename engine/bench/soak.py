@@ -178,7 +178,7 @@ class _Soak:
         await self._budget("max")
         for (
             mode
-        ) in EXACT:  # as wide as visitors ask, or a pass of theirs is the first to touch some buffer's end
+        ) in EXACT:  # as wide as visitors ask: buffers are touched to their ends
             for talk in self._measured:
                 await self._ask(talk, mode, LONGEST_DRAFT)
         found = await asyncio.to_thread(find_engine, self._paths)
