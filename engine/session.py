@@ -410,7 +410,7 @@ class Session:
             return
         budget = self.plan.budget_bytes
         free = budget - rss_bytes() - _RESERVE if budget else spare(read_strain())
-        if n_bytes > free:
+        if n_bytes > max(0, free):
             raise BadRequest(
                 f"{size(n_bytes)} more do not fit into the {size(max(0, free))} that may be taken"
             )
