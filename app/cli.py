@@ -68,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Without XDG_RUNTIME_DIR, as in containers, the fallback it announces is what we want.
     warnings.filterwarnings("ignore", module="platformdirs")
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["bench"]:
-        return _bench(words[1:])
-    arguments = _parser().parse_args(_with_command(words))
     try:
+        if words[:1] == ["bench"]:
+            return _bench(words[1:])
+        arguments = _parser().parse_args(_with_command(words))
         code = _COMMANDS[arguments.command](arguments)
         if sys.stdout is not None:
             sys.stdout.flush()  # a full disk is to be noticed here, not in the interpreter's last moments

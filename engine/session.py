@@ -326,8 +326,13 @@ class Session:
         return self.rewind(self.timeline.reusable(prompt, exact=exact))
 
     def keep_conversations(self, room: Callable[[], int]) -> None:
-        """From now on a conversation that another pushes out of the cache is kept; all take `room` bytes."""
-        self._shelf = Shelf(self.target.handle, room)
+        """From now on a conversation that another pushes out of the cache is kept; all take `room` bytes.
+
+        Not behind a sliding window: llama.cpp copies what the window sees from a conversation's end alone,
+        and to other cells, so what is put back can neither be cut nor goes on to the bit.
+        """
+        if not self._llama.llama_model_n_swa(self._model):
+            self._shelf = Shelf(self.target.handle, room)
 
     @property
     def kept_bytes(self) -> int:
@@ -405,7 +410,7 @@ class Session:
             return
         budget = self.plan.budget_bytes
         free = budget - rss_bytes() - _RESERVE if budget else spare(read_strain())
-        if n_bytes > free:
+        if n_bytes > max(0, free):
             raise BadRequest(
                 f"{size(n_bytes)} more do not fit into the {size(max(0, free))} that may be taken"
             )

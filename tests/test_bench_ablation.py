@@ -59,6 +59,28 @@ def test_an_unknown_figure_is_a_usage_error(capsys: pytest.CaptureFixture[str], 
     assert "of 3, 4, 8, 9, 10" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--draft-experts", "99"], "--draft-experts is 99 (1 to"),
+        (["--draft-length", "0"], "--draft-length is 0 (1 to 31)"),
+        (["--svg", "/dev/null/drawn"], "--svg /dev/null/drawn is no folder"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_measured(
+    flags: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.bench.ablation.Bench", None)
+    with pytest.raises(SystemExit) as left:
+        main(["ablation", "-m", str(model), "--budget", "1G", *flags])
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 def test_bars_are_as_high_as_their_values() -> None:
     drawing = ElementTree.fromstring(bars("a < b", {"one": 1.0, "two": 2.0}))
     heights = [float(bar.attrib["height"]) for bar in drawing.iter(f"{_SVG}rect") if "x" in bar.attrib]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from app import exits
 from engine.bench import main
 from engine.bench.cgroup import MemoryGroup, NotPermitted
+from engine.paths import EMBEDDED_MODEL
 
 
 def rows_of(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
@@ -44,3 +50,53 @@ def test_what_does_not_fit_is_said_and_fails(tmp_path: Path, capsys: pytest.Capt
     assert row["error"] == "killed for memory" or "memory" in str(row["error"])
     with pytest.raises(SystemExit, match="1"):
         main(["fit", "-m", str(broken), "--limits", "none", "--json"])
+
+
+@pytest.mark.usefixtures("limited")
+@pytest.mark.parametrize("limit", ["none", "1G"])
+def test_one_that_is_ended_takes_its_engine_and_its_folder_along(limit: str, tmp_path: Path) -> None:
+    """And says nothing of where in its code that was."""
+    command = [
+        sys.executable,
+        "-c",
+        _IN_FOLDER,
+        str(tmp_path),
+        "bench",
+        "fit",
+        "--limits",
+        limit,
+        "-n",
+        "3000",
+    ]
+    bench = subprocess.Popen(command, cwd=EMBEDDED_MODEL.parents[1], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (engines := working_in(tmp_path)):
+        assert bench.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    bench.terminate()
+    _, said = bench.communicate(timeout=30)
+    assert bench.returncode == exits.CANCELLED
+    assert "Traceback" not in said
+    assert not any(engine.is_running() for engine in engines)
+    assert not list(tmp_path.iterdir())
+    assert not list(Path("/sys/fs/cgroup").rglob(f"s2chat-bench-{bench.pid}-*"))
+
+
+def working_in(folder: Path) -> list[psutil.Process]:
+    engines = psutil.process_iter(["cmdline"])
+    return [
+        one
+        for one in engines
+        if "engine.server" in (words := one.info["cmdline"] or ())
+        and any(word.startswith(str(folder)) for word in words)
+    ]
+
+
+#: The command line, with a folder for what is temporary.
+_IN_FOLDER = """
+import sys, tempfile
+tempfile.tempdir = sys.argv.pop(1)
+from app.cli import main
+sys.exit(main())
+"""

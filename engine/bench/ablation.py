@@ -21,7 +21,7 @@ from engine.bench.tasks import prompts_for
 from engine.device import detect
 from engine.errors import BadRequest
 from engine.model import ModelInfo, read_model_info
-from engine.request import EXPANSIONS, MODES
+from engine.request import EXPANSIONS, MAX_DRAFT_LENGTH, MODES
 from engine.reuse import Reuse
 from engine.seeds import cap
 from engine.size import size
@@ -88,6 +88,15 @@ def run(args: Namespace) -> None:
         raise BadRequest(f"{args.model} is a dense model: there is nothing to take apart")
     if unknown := [figure for figure in args.figures if figure not in _KNOWN]:
         raise BadRequest(f"--figures has {unknown[0]}", hint="of " + ", ".join(map(str, _KNOWN)))
+    if not 1 <= args.draft_experts <= info.n_expert_used:
+        raise BadRequest(f"--draft-experts is {args.draft_experts}", hint=f"1 to {info.n_expert_used}")
+    if not 1 <= args.draft_length <= MAX_DRAFT_LENGTH:
+        raise BadRequest(f"--draft-length is {args.draft_length}", hint=f"1 to {MAX_DRAFT_LENGTH}")
+    if args.svg is not None:  # measuring takes long, so this is tried before
+        try:
+            args.svg.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadRequest(f"--svg {args.svg} is no folder: {error.strerror}") from error
     args.threads = args.threads or detect().cores
     budget, rows = limit_of(args, info), _Rows(args, info)
     with interruptible():
@@ -217,7 +226,6 @@ def _draw(lines: Sequence[Line], folder: Path) -> None:
         "figure-10-draft-experts": ("10 k'", sweep("10 k'", "experts of a draft")),
         "figure-10-cap": ("10 cap", sweep("10 cap", "cap")),
     }
-    folder.mkdir(parents=True, exist_ok=True)
     for name, (figure, drawing) in drawings.items():
         if values(figure, "ratio"):
             (folder / f"{name}.svg").write_text(drawing(), encoding="utf-8")

@@ -27,10 +27,13 @@ from engine.errors import BadRequest
 from engine.events import Done, Timings
 from engine.model import read_model_info
 from engine.prices import Load, Prices
+from engine.request import MAX_DRAFT_LENGTH
 from engine.size import size
 
 if TYPE_CHECKING:
     from engine.session import Session
+
+_N_CTX = 2048
 
 
 class _Split:
@@ -52,12 +55,15 @@ class _Split:
 
 def run(args: Namespace) -> None:
     """Answers the prompts with drafts of every length, context and k', then prints one line per finding."""
+    if not 1 <= args.draft_length <= MAX_DRAFT_LENGTH:
+        raise BadRequest(f"--draft-length is {args.draft_length}", hint=f"1 to {MAX_DRAFT_LENGTH}")
+    info = read_model_info(args.model)
+    if not info.is_moe:
+        raise BadRequest(f"{info.path.name} is a dense model: there is no k' to find")
     prompts = prompts_of(args.model)
-    budget = args.budget.bytes_for(read_model_info(args.model).size_bytes) if args.budget else 0
-    with (
-        interruptible(),
-        load_here(args.model, n_ctx=2048, n_threads=args.threads, budget=budget or "max") as session,
-    ):
+    budget = args.budget.bytes_for(info.size_bytes) if args.budget else 0
+    wishes = {"n_ctx": _N_CTX, "n_threads": args.threads, "budget": budget or "max"}
+    with interruptible(), load_here(args.model, **wishes) as session:
         split = _Split(session.experience.prices)
         session.experience.prices.passed = split.passed  # type: ignore[method-assign]
         started = time.perf_counter()
@@ -65,6 +71,8 @@ def run(args: Namespace) -> None:
         refused = ""
         for asked, prompt in _questions(session, args, len(prompts)):
             refused = _answer(session, args, prompts[prompt], asked, tallies[asked]) or refused
+        if not split.held_out:
+            raise BadRequest("answers are too short for a pass to be predicted", hint="give -n more tokens")
         tables = [
             [{**line, "budget_bytes": budget} for line in _passes(split.held_out)],
             _acceptance(session),

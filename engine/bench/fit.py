@@ -6,10 +6,15 @@ A plan is made inside the cgroup too, as the engine makes its own, and stands be
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from argparse import Namespace
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import psutil
 
 from engine.bench.cgroup import MemoryGroup
 from engine.bench.child import Child, ChildEnded
@@ -24,6 +29,7 @@ from engine.size import size
 _STORY = "The harbour wakes before the town does, and every boat has a story that nobody has asked for. "
 _QUESTION = "Go on with this story, and do not stop.\n"
 _WORDS = 78 * PROMPT // 100  # of such prose are PROMPT tokens
+_END_S = 10.0  # until the kernel has tidied up after an engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +79,9 @@ def run(args: Namespace) -> None:
 
 def _row(model: Path, limit: int, tokens: int) -> Row:
     try:
-        with MemoryGroup.make(limit) if limit else nullcontext() as group:
-            with Child("the engine", "engine.bench.fit_row", [str(model.absolute())], group=group) as row:
+        with MemoryGroup.make(limit) if limit else nullcontext() as group, _home() as home:
+            arguments = [str(model.absolute()), str(home)]
+            with Child("the engine", "engine.bench.fit_row", arguments, group=group) as row:
                 try:
                     outcome = Outcome(**row.ask({"text": _text(), "tokens": tokens}))
                 except ChildEnded as ended:
@@ -84,6 +91,26 @@ def _row(model: Path, limit: int, tokens: int) -> Row:
             return Row(model.name, limit, outcome, _fault(outcome, group))
     except S2Error as error:
         return Row(model.name, limit, None, error.line())
+
+
+@contextmanager
+def _home() -> Iterator[Path]:
+    """A folder for an engine, which ends with it, whatever became of the process that had started it."""
+    with tempfile.TemporaryDirectory(prefix="s2-fit-", ignore_cleanup_errors=True) as folder:
+        try:
+            yield Path(folder)
+        finally:
+            engines = [one for one in psutil.process_iter() if _works_in(one, folder)]
+            for engine in engines:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    engine.kill()
+            psutil.wait_procs(engines, _END_S)
+
+
+def _works_in(process: psutil.Process, folder: str) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any(word.startswith(folder) for word in process.cmdline())
+    return False
 
 
 def _fault(outcome: Outcome, group: MemoryGroup | None) -> str:

@@ -1,13 +1,13 @@
 """One row of `bench fit`: an engine with a model and no flag, inside whatever limits this process has.
 
-Run as `python -m engine.bench.fit_row MODEL`. Its one question names the prompt and how long the answer is.
+Run as `python -m engine.bench.fit_row MODEL FOLDER`. Its one question names the prompt and how long the
+answer is. Whoever gave it the folder, which the engine works in, ends what is left of either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ from engine.plan import Plan, Wishes, make_plan
 _LINGER_S = 30.0  # it leaves by itself when the bench is ended from outside
 
 
-def _prepare(model: Path) -> Callable[[Any], object]:
+def _prepare(model: Path, folder: Path) -> Callable[[Any], object]:
     plan = make_plan(this_machine(model.parent)[0], read_model_info(model), Wishes())
-    return lambda question: {**_forecast(plan), **asyncio.run(_answer(model, question))}
+    return lambda question: {**_forecast(plan), **asyncio.run(_answer(model, folder, question))}
 
 
 def _forecast(plan: Plan) -> dict[str, Any]:
@@ -46,21 +46,19 @@ def _forecast(plan: Plan) -> dict[str, Any]:
     }
 
 
-async def _answer(model: Path, question: dict[str, Any]) -> dict[str, Any]:
+async def _answer(model: Path, folder: Path, question: dict[str, Any]) -> dict[str, Any]:
     """What an engine of its own does with the question, and what memory it took."""
-    with tempfile.TemporaryDirectory(prefix="s2-fit-") as root:
-        folder = Path(root)
-        paths = Paths(runtime=folder / "run", state=folder / "state", data=folder / "data")
-        handle = await asyncio.to_thread(ensure_engine, paths, linger_s=_LINGER_S)
-        async with EngineClient(handle.socket) as client:
-            await client.load(model)
-            await _until_ready(client)
-            options = {"max_tokens": question["tokens"], "temperature": 0, "ignore_eos": True}
-            timings = None
-            async for chunk in client.chat([{"role": "user", "content": question["text"]}], options=options):
-                timings = chunk.timings or timings
-            shot = await anext(client.telemetry())
-            await client.shutdown()
+    paths = Paths(runtime=folder / "run", state=folder / "state", data=folder / "data")
+    handle = await asyncio.to_thread(ensure_engine, paths, linger_s=_LINGER_S)
+    async with EngineClient(handle.socket) as client:
+        await client.load(model)
+        await _until_ready(client)
+        options = {"max_tokens": question["tokens"], "temperature": 0, "ignore_eos": True}
+        timings = None
+        async for chunk in client.chat([{"role": "user", "content": question["text"]}], options=options):
+            timings = chunk.timings or timings
+        shot = await anext(client.telemetry())
+        await client.shutdown()
     assert timings is not None
     store = timings.store
     return {
@@ -81,4 +79,4 @@ async def _until_ready(client: EngineClient) -> Snapshot:
 
 
 if __name__ == "__main__":
-    serve(lambda: _prepare(Path(sys.argv[1])))
+    serve(lambda: _prepare(*map(Path, sys.argv[1:3])))

@@ -176,9 +176,7 @@ class _Soak:
         started = await self._home.settle()
         self._tally.starts += started
         await self._budget("max")
-        for (
-            mode
-        ) in EXACT:  # as wide as visitors ask: buffers are touched to their ends
+        for mode in EXACT:  # as wide as visitors ask: buffers are touched to their ends
             for talk in self._measured:
                 await self._ask(talk, mode, LONGEST_DRAFT)
         found = await asyncio.to_thread(find_engine, self._paths)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Talk = tuple[tuple[str, str], ...]  # role and text of each message
 
-#: Modes whose answers are those of plain decode, so that a mixed one shows. Baselines take memory for a minute.
+#: Modes for chats whose answers are plain decode's, so that a mixed one shows.
 EXACT = [mode.name for mode in MODES.values() if mode.exact and not mode.compared]
 TOKENS = 16
 LONGEST_DRAFT = 8

@@ -167,3 +167,14 @@ def test_a_read_that_fails_under_a_draft_ends_that_request_alone(apart: Session,
         again = answer(apart, request(prompt, mode="es", tokens=12))
     assert again.timings.draft_n > 0
     assert (again.ids, again.cache) == (expected.ids, expected.cache)
+
+
+def test_it_goes_although_the_budget_has_been_overrun(passage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a store, where nobody could lend its memory: what comes back is never refused."""
+    plan = plan_for(EMBEDDED_MODEL, n_ctx=512, n_threads=1, budget="1G", store=False)
+    with Session.load(EMBEDDED_MODEL, plan) as session:
+        answer(session, request(prompt_of(session, passage, 100), mode="es", tokens=4))
+        assert session.annex.size_bytes
+        monkeypatch.setattr("engine.session.rss_bytes", lambda: 2 << 30)
+        session.annex.close()
+        assert not session.annex.size_bytes

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from decoding import answer, prompt_of, request
+from families import FAMILIES, write_family
 from toys import load, write_llama
 
 from engine.paths import EMBEDDED_MODEL
@@ -35,6 +37,23 @@ def test_a_conversation_goes_on_as_if_no_other_had_come_between(passage: str, ca
         assert (between.ids, between.cache) == (alone.ids, alone.cache)
         again = answer(session, request(follow(session, other, ()), tokens=1))
         assert again.timings.cache_n >= 110, "the other one was kept as well"
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "gemma4"])
+def test_behind_a_sliding_window_it_is_read_again(name: str, tmp_path: Path) -> None:
+    """What llama.cpp would put back lacks the cells before the last window: an edited question needs them."""
+    mine, other = tuple(range(263, 355)) * 3, tuple(range(354, 262, -1)) * 2
+    edited = replace(request((*mine[:150], *other[:20]), tokens=8), ignore_eos=True)
+    with load(write_family(tmp_path / "toy.gguf", FAMILIES[name])) as session:
+        alone = answer(session, edited)
+        session.keep_conversations(lambda: 1 << 30)
+        session.rewind(0)
+        for length in range(120, 260, 20):
+            answer(session, replace(edited, prompt=mine[:length]))
+        answer(session, replace(edited, prompt=other))
+        between = answer(session, edited)
+        assert session.kept_bytes == between.timings.cache_n == 0
+        assert (between.ids, between.cache) == (alone.ids, alone.cache)
 
 
 def test_no_more_is_kept_than_there_is_room_for(tmp_path: Path) -> None:
