@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 #: Python, the libraries and the vocabulary, measured at 48 to 52 MiB.
 PROCESS_BYTES = 56 << 20
 PROCESS_LEAST_BYTES = 48 << 20
+#: What a process with a budget keeps free of experts: it still grows by as much when it works.
+GROWTH_BYTES = 32 << 20
 _SLOT_LAYERS = 2  # layers whose experts must have a place at once: one is multiplied, another arrives
 
 
@@ -43,7 +45,7 @@ class Need:
 
     @property
     def least(self) -> int:
-        return self.base + self.slots
+        return self.base + self.slots + GROWTH_BYTES
 
     def certain(self, *, whole: bool) -> int:
         """With less the model cannot run, held `whole` or in part, whatever the estimates are worth."""

@@ -11,7 +11,7 @@ from engine.device import Device
 from engine.errors import BadRequest
 from engine.forecast import Forecast, forecast
 from engine.model import ModelInfo
-from engine.need import Need, need_of
+from engine.need import GROWTH_BYTES, Need, need_of
 from engine.need import cell_bytes as cell_bytes_of
 from engine.placement import ALL, place
 from engine.request import CACHE_TYPES, MODES, Speculation
@@ -126,7 +126,7 @@ def make_plan(device: Device, model: ModelInfo, wishes: Wishes, measured: Measur
         store=allowance.store,
         resident_bytes=model.size_bytes - model.expert_bytes,
         expert_bytes=model.expert_bytes,
-        other_bytes=need.base if allowance.count_bytes else need.whole - need.experts,
+        other_bytes=need.base + GROWTH_BYTES if allowance.count_bytes else need.whole - need.experts,
         speculation=_speculation(device, model, wishes, measured, reasons, notices),
         gpu_layers=placement.gpu_layers,
         obstacle=obstacle,

@@ -29,7 +29,7 @@ from engine.heat import heat_file, read_heat, write_heat
 from engine.memory import rss_bytes
 from engine.model import ModelInfo, read_model_info
 from engine.native import CancelFlag, Hooks, llama, log
-from engine.need import cell_bytes
+from engine.need import GROWTH_BYTES, cell_bytes
 from engine.pack import pack_of
 from engine.placement import NONE
 from engine.plan import Plan
@@ -49,7 +49,6 @@ from engine.vocab import Vocab
 _REPLIES_KEPT = 256  # answers whose token ids are remembered, so that their KV cells are found again
 _TAG_TOKENS = 12  # more than any tag of thoughts takes
 _LOAD_WITHOUT_MAPPING = 0  # enum llama_load_mode
-_RESERVE = 32 << 20  # bytes: what the process still grows by when it works
 _DRAFT_OUTPUTS = 1
 
 
@@ -409,7 +408,7 @@ class Session:
             self.governor.lend(n_bytes)
             return
         budget = self.plan.budget_bytes
-        free = budget - rss_bytes() - _RESERVE if budget else spare(read_strain())
+        free = budget - rss_bytes() - GROWTH_BYTES if budget else spare(read_strain())
         if n_bytes > max(0, free):
             raise BadRequest(
                 f"{size(n_bytes)} more do not fit into the {size(max(0, free))} that may be taken"
@@ -420,7 +419,7 @@ class Session:
         assert self.store is not None
         room = self.store.bytes_all
         if self.plan.budget_bytes:
-            used = rss_bytes() + self.hooks.compute_bytes() + _RESERVE
+            used = rss_bytes() + self.hooks.compute_bytes() + GROWTH_BYTES
             room = self.plan.budget_bytes - used
             if room < self.store.bytes_min:
                 least = -(-(used + self.store.bytes_min) // (1 << 20))
