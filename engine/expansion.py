@@ -91,11 +91,16 @@ class Priced:
         return self._pays(chance, self._kind.step_ms + self._prices.more_ms())
 
     def worth_verifying(self, chance: float, news: Load | None) -> bool:
-        return self._pays(chance, self._prices.more_ms() if news is None else self._prices.news_ms(news))
+        return self._pays(chance, self._news_ms(news))
 
     def judged(self, tokens: int, ms: float) -> None:
         if self._tried:
             self._kind.trial.result(tokens * self._prices.plain_ms - ms)
+
+    def _news_ms(self, news: Load | None) -> float:
+        if news is None:
+            return self._prices.more_ms()
+        return self._prices.news_ms(news.scaled(self._kind.news_share))
 
     def _pays(self, chance: float, ms: float) -> bool:
         return self._prices.known and chance * self._prices.plain_ms >= ms
@@ -105,8 +110,7 @@ class Utility(Priced):
     """The paper's U = p·T_AR / (ΔC + C_draft) ≥ 1, to the letter: the draft step counts in both tests."""
 
     def worth_verifying(self, chance: float, news: Load | None) -> bool:
-        cost = self._prices.more_ms() if news is None else self._prices.news_ms(news)
-        return self._pays(chance, self._kind.step_ms + cost)
+        return self._pays(chance, self._kind.step_ms + self._news_ms(news))
 
 
 class Tested(Fixed):

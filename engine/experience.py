@@ -24,6 +24,18 @@ class DraftKind:
         self._step = Mean()
         self._steps: deque[float] = deque(maxlen=_STEPS)
         self._tables: dict[bool, Acceptance] = {}
+        self._news_share = Mean()
+
+    @property
+    def news_share(self) -> float:
+        """Of the experts that candidates would add to a pass, those that it asked for: fewer where it leans
+        towards experts its positions share."""
+        return self._news_share(1.0)
+
+    def verified(self, expected: float, came: float) -> None:
+        """Candidates would have added so many experts to a pass, and so many came beside the root's."""
+        if expected > 0:
+            self._news_share.add(min(1.0, max(0.0, came / expected)))
 
     @property
     def step_ms(self) -> float:

@@ -7,7 +7,7 @@ they were, none of the prices below zero, refitted after each wide pass and now 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import mul
 
 import numpy as np
@@ -31,6 +31,16 @@ class Load:
     resident: float = 0.0
     late: float = 0.0
     missing: float = 0.0
+
+    @property
+    def experts(self) -> float:
+        return self.resident + self.late + self.missing
+
+    def scaled(self, share: float) -> Load:
+        """With `share` of the experts."""
+        return replace(
+            self, resident=share * self.resident, late=share * self.late, missing=share * self.missing
+        )
 
 
 class PassPrice:
@@ -117,6 +127,7 @@ class Prices:
         self._wide_count = 0  # passes of several rows
         self._plain_run = 0  # passes of plain decode in a row
         self._after_draft = False
+        self.last = Load(0)  # of the latest pass
 
     @property
     def known(self) -> bool:
@@ -154,6 +165,7 @@ class Prices:
         """A full pass was run: plain decode when it had one row and no draft had read ahead for it. What that
         costs counts where it has gone on for a while: right after drafts it finds other experts in memory."""
         self.full.observe(load, ms)
+        self.last = load
         parts = (load.resident, load.late, load.missing)
         after_draft, self._after_draft = self._after_draft, False
         self._plain_run = 0 if after_draft or load.positions > 1 else self._plain_run + 1

@@ -16,6 +16,7 @@ from engine.acceptance import Acceptance
 from engine.draft import Draft
 from engine.expansion import EXPANSIONS, Expansion, Fixed, Priced, Sampled
 from engine.experience import DraftKind, Experience
+from engine.prices import Load
 from engine.request import MODES, Request
 from engine.sampler import Sampler
 from engine.session import Session
@@ -33,6 +34,27 @@ class _Way:
     kind: DraftKind
     acceptance: Acceptance
     expansion: Expansion
+
+
+@dataclass(slots=True)
+class _News:
+    """What the positions of a block were expected to bring to its pass. The last draft's experts may not be
+    known: only a step with it would have shown them."""
+
+    root: float = 0.0
+    known: float = 0.0
+    count: int = 0
+
+    def add(self, news: Load, *, is_root: bool) -> None:
+        if is_root:
+            self.root = news.experts
+        else:
+            self.known, self.count = self.known + news.experts, self.count + 1
+
+    def judged(self, kind: DraftKind, drafts: int, load: Load) -> None:
+        """`load`: what the pass of the root and so many `drafts` really asked for."""
+        if self.count and load.positions == drafts + 1:
+            kind.verified(self.known * drafts / self.count, load.experts - self.root)
 
 
 class SelfDraft:
@@ -58,9 +80,13 @@ class SelfDraft:
         self._session, self._experience, self._calibration = session, experience, calibration
         self._speculation, self._greedy = request.speculation, request.sampling.is_greedy
         self._apart = MODES[request.speculation.mode].apart
+        # Drafts fare otherwise where verify passes lean, and where they are made apart.
+        leans = request.speculation.reuse is not None
+        self._kind = "apart" if self._apart else "leaning" if leans else self.name
         if self._apart:
             session.annex.take()
         self._ends = not request.ignore_eos
+        self._news = _News()
         self._way = self._usual = self._way_of(
             request.speculation.draft_experts, EXPANSIONS[request.speculation.expands_by]
         )
@@ -79,6 +105,7 @@ class SelfDraft:
             return draft
         start, token, chance = len(session.timeline), root, 1.0
         union = session.expert_union()
+        self._news = _News()
         self._sampler.copy_from(target)
         with self._drafting(start) as cells:
             for depth in range(length):
@@ -88,8 +115,9 @@ class SelfDraft:
                     draft.tokens.pop()
                     draft.claims.pop()
                     break
-                if union is not None and chosen is not None:
+                if union is not None and chosen is not None and news is not None:
                     union.add(chosen)
+                    self._news.add(news, is_root=not depth)
                 token = self._sampler.draw(cells.handle, 0)
                 if self._ends and session.vocab.is_end(token):
                     break  # the target says itself whether this is the end
@@ -109,6 +137,7 @@ class SelfDraft:
             return
         self._way.acceptance.learn(draft.claims, accepted, looked_at)
         self._way.expansion.judged(accepted + 1, ms)
+        self._news.judged(self._way.kind, len(draft.tokens), self._experience.prices.last)
         if self._calibration is not None and self._way is not self._usual:
             self._calibration.judged(self._way.experts, accepted, looked_at)
 
@@ -116,7 +145,7 @@ class SelfDraft:
         self._sampler.close()
 
     def _way_of(self, experts: int, expansion: type[Fixed | Priced]) -> _Way:
-        kind = self._experience.kind("apart" if self._apart else self.name, experts)
+        kind = self._experience.kind(self._kind, experts)
         return _Way(experts, kind, kind.acceptance(greedy=self._greedy), expansion(kind))
 
     def _way_to_try(self) -> _Way | None:
