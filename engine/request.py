@@ -59,6 +59,7 @@ MODES: dict[str, Mode] = {
             exact=False,
             summary="as s2-exact, and verifying prefers experts its tokens share: less to read, another text",
             reuses=True,
+            expansion="cascade",  # what leaning saves belongs to a block as a whole, not to one position
         ),
         Mode(
             "es",
