@@ -43,6 +43,11 @@ def awaited(place: str) -> str:
     return f"waiting for {one_line(place, 40) or 'the engine'}"
 
 
+def written_in(mode: str) -> str:
+    """The mode of an answer of another day, of which no engine may say whether it is exact here."""
+    return f"{mode} ≈lossy" if is_lossy(mode) else mode
+
+
 def model_name(name: str) -> str:
     return one_line(name.removesuffix(".gguf"), 24)
 
@@ -104,7 +109,7 @@ def foot(end: str, mode: str, timings: Timings | None) -> str:
     parts = [ENDS[end]] if end in ENDS else []
     if timings and timings.predicted_n:
         parts += [
-            f"{mode} ≈lossy" if is_lossy(mode) else mode,
+            written_in(mode),
             f"{timings.predicted_n} tokens",
             speed(timings.predicted_per_second),
         ]

@@ -15,6 +15,7 @@ from textual.widgets import Static
 from app.background import in_background
 from app.chosen import Machine, found_rows, plan_rows
 from app.figures import answer_rows, budget_row, machine_rows
+from app.labels import written_in
 from app.lookout import Lookout
 from app.sheet import Row, Sheet
 from app.stage import Panel
@@ -126,7 +127,7 @@ class MachinePanel(Vertical, Panel):
         board = self._chat.board
         if answer is not None:
             return str(board.mode_of(answer) or "")
-        return str(board.label_of(last.mode) or one_line(last.mode, 20)) if last else ""
+        return str(board.label_of(last.mode) or written_in(one_line(last.mode, 20))) if last else ""
 
     def say(self, words: str) -> None:
         """In place of the reason, until another row is chosen."""

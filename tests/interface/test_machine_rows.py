@@ -139,7 +139,7 @@ def test_another_chat_has_a_trend_of_its_own_but_the_same_engine() -> None:
     trend.take(timings(1, 50, draft_n=10, draft_n_accepted=5, store=StoreFigures(asked=9, hits=5)))
     trend.memory.append(0.5)
     trend.forget()
-    assert not (trend.speed or trend.accepted or trend.hit or trend.read)
+    assert not any((trend.speed, trend.accepted, trend.hit, trend.read))
     assert list(trend.memory) == [0.5]
 
 

@@ -107,7 +107,7 @@ def test_as_many_commands_as_fit_are_named_whole(width: int) -> None:
     else:
         assert words.endswith("… F1 shows all")
         assert len(words) <= max(width, len("… F1 shows all"))
-        assert len(names) >= width // 14
+        assert len(names) >= (width - 20) // 10
     assert matching("/se", width).split()[0] in ("/set", "…")
     assert matching("/mode x", 20) == "/mode NAME  next mode, from the next answer"
 

@@ -104,6 +104,7 @@ async def test_a_mode_that_is_chosen_meanwhile_is_named_apart(ready: Paths) -> N
         await soon(lambda: isinstance(app.stage.panel, MachinePanel))
         panel = app.stage.panel
         assert isinstance(panel, MachinePanel)
+        await soon(lambda: panel.sheet.text)
         assert "auto =exact" in line(panel, "mode")
         assert line(panel, "written in").endswith("s2 ≈lossy")
         await pilot.press("escape", "ctrl+s")
@@ -115,8 +116,10 @@ async def test_a_mode_that_is_chosen_meanwhile_is_named_apart(ready: Paths) -> N
         assert "s2 ≈lossy" in app.watching.panel.text  # type: ignore[union-attr]
         await pilot.press("ctrl+s", "f12")
         await soon(lambda: isinstance(app.stage.panel, MachinePanel))
-        assert isinstance(app.stage.panel, MachinePanel)
-        assert line(app.stage.panel, "written in").endswith("s2 ≈lossy")
+        panel = app.stage.panel
+        assert isinstance(panel, MachinePanel)
+        await soon(lambda: panel.sheet.text)
+        assert line(panel, "written in").endswith("s2 ≈lossy")
     app.close()
 
 
@@ -183,13 +186,13 @@ async def test_an_answer_that_went_on_by_nothing_keeps_its_mode_and_figures(
     async with app.run_test(size=(100, 30)) as pilot:
         await soon(lambda: app.restored.is_set() and app.board.is_ready)
         entry = app.chats.open.entries[-1]
-        text = entry.text
-        assert (entry.mode, entry.timings) == ("s2-exact", TIMINGS)
+        before = (entry.text, "s2-exact", TIMINGS)
+        assert (entry.text, entry.mode, entry.timings) == before
         await pilot.press("ctrl+g")
         await soon(lambda: app.asker.answer is not None and app.asker.answer.prefill.words)
         await pilot.press("escape")
         await soon(lambda: not app.is_answering)
-        assert (entry.text, entry.mode, entry.timings) == (text, "s2-exact", TIMINGS)
+        assert (entry.text, entry.mode, entry.timings) == before
         assert "■ stopped · s2-exact · 94 tokens" in shown(app)
     app.close()
     assert rows(paths, "SELECT mode FROM messages ORDER BY id DESC LIMIT 1") == [("s2-exact",)]
