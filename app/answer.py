@@ -27,15 +27,22 @@ Save = Callable[[str], None]
 
 
 class Answer:
-    """`text` is what the model wrote, untouched; `show` gets each new piece, `save` all so far."""
+    """`text` is what the model wrote, untouched; `show` gets each new piece, `save` all so far.
 
-    def __init__(self, show: Show, save: Save, pace: Pace) -> None:
+    `asked`: the mode that was asked for, "" for the engine's own; `mode`: the one it ran in, told at its end.
+    `begun_lossy`: it goes on what a lossy mode began.
+    """
+
+    def __init__(
+        self, show: Show, save: Save, pace: Pace, asked: str = "", *, begun_lossy: bool = False
+    ) -> None:
         self.request_id = uuid.uuid4().hex
         self.text = ""
         self.timings: Timings | None = None
         self.prefill = Prefill()
         self.looks = Looks()
         self.finish = ""
+        self.asked, self.begun_lossy = asked, begun_lossy
         self.mode: str | None = None
         self._show = show
         self._save = save

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from app.answer import Answer
 from app.conversation import told
-from app.labels import foot
+from app.labels import awaited, foot
 from app.pace import Pace
 from app.sampling import request_fields
 from engine.errors import BadRequest, ContextFull, EngineUnavailable, S2Error
+from engine.request import is_lossy
 
 if TYPE_CHECKING:
     from app.conversation import Conversation
@@ -48,7 +49,6 @@ class Asker:
         self.answer: Answer | None = None
         self.stopping = False
         self.entry: Entry | None = None
-        self.mode = ""  # it was asked for in
         self.head = ""  # what an answer that goes on had already
         self.watched = False  # answers show their blocks
         self.finished: Entry | None = None  # the last answer that is over
@@ -71,8 +71,15 @@ class Asker:
     ) -> None:
         """Until the answer is over, however it ends. `goes_on`: what `entry` has already is its beginning."""
         self._task = asyncio.current_task()
-        self.entry, self.head, self.mode = entry, entry.text, mode
-        self.answer = Answer(self._show, lambda _: conversation.save_partial(entry, self.text), self._pace)
+        self.entry, self.head, before = entry, entry.text, entry.mode
+        self.answer = Answer(
+            self._show,
+            lambda _: conversation.save_partial(entry, self.text),
+            self._pace,
+            mode,
+            begun_lossy=is_lossy(before),
+        )
+        entry.mode = entry.mode_after(mode)  # also for what is stored when the program ends meanwhile
         end = ""
         try:
             end = await self._ask(conversation, entry, mode, goes_on)
@@ -82,13 +89,15 @@ class Asker:
             entry.text, answer = self.text, self.answer
             self.answer, self.entry, self.stopping = None, None, False
             self.finished = entry
-            entry.mode = answer.mode or (mode if self._link.offer.is_ours else "")
-            entry.view.close(foot(end, entry.mode, answer.timings))
+            entry.mode = before
+            if answer.text or not goes_on:
+                entry.mode = entry.mode_after(answer.mode or (mode if self._link.offer.is_ours else ""))
+                entry.timings = answer.timings or entry.timings
+            if end == "error" and goes_on:
+                end = "stopped"  # what it had is still an answer
+            entry.view.close(foot(end, entry.mode, entry.timings))
             self._transcript.redraw(entry.view)
-        status = _STATUS_OF_END.get(end, "done")
-        if end == "error" and goes_on:
-            status = "stopped"  # what it had is still an answer
-        await conversation.finish(entry, status, end, answer.timings)
+        await conversation.finish(entry, _STATUS_OF_END.get(end, "done"), end, entry.timings)
         if self._refusal is not None:
             refusal, self._refusal = self._refusal, None
             self._failed(refusal, entry, goes_on)
@@ -115,7 +124,7 @@ class Asker:
         """How the answer ended: a key of `labels.ENDS`, or another word for its normal end."""
         answer = self.answer
         assert answer is not None
-        self.waiting("thinking")
+        self.waiting(awaited(self._link.offer.place))
         try:
             self._client = await self._link.client()
             options = {**self.options_for(conversation), **({"mode": mode} if mode else {})}

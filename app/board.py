@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.labels import ModeLabel, memory, model_name
+from app.labels import ModeLabel, awaited, memory, model_name
 from app.statusline import Status
 from app.text import one_line
 from engine.size import size
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from app.answer import Answer
     from app.entry import Entry
     from app.meter import Meter
-    from engine.messages import Snapshot
+    from engine.messages import ModeCard, Snapshot
 
 
 @dataclass(slots=True)
 class Board:
     """`words` are those of the link while no engine is connected, `problem` when it needs the user.
 
-    `place`: where the engine is, "" for this machine.
+    `mode`: what the next answer is written in. `place`: where the engine is, "" for this machine.
     """
 
     snapshot: Snapshot | None = None
@@ -70,11 +70,7 @@ class Board:
 
     def set_mode(self, name: str) -> str:
         """Shows mode `name`, the engine's default when that is empty or unknown; what it is in words."""
-        modes = self.snapshot.modes if self.snapshot else ()
-        default = self.snapshot.settings.mode if self.snapshot else ""
-        card = next((m for m in modes if m.name == name), None) or next(
-            (m for m in modes if m.name == default), None
-        )
+        card = self._card(name) or self._default
         if card is None:
             return ""
         self.mode = ModeLabel(card.name, card.exact)
@@ -82,8 +78,27 @@ class Board:
 
     def label_of(self, name: str) -> ModeLabel | None:
         """Mode `name`; None where the engine does not know it."""
-        modes = self.snapshot.modes if self.snapshot else ()
-        return next((ModeLabel(mode.name, mode.exact) for mode in modes if mode.name == name), None)
+        card = self._card(name)
+        return ModeLabel(card.name, card.exact) if card else None
+
+    def mode_of(self, answer: Answer) -> ModeLabel | None:
+        """What `answer` is written in, whatever was chosen since; None while no engine says what that is."""
+        card = self._card(answer.mode or answer.asked) or self._default
+        if card is not None:
+            return ModeLabel(card.name, card.exact and not answer.begun_lossy)
+        return self.mode if self.mode and self.mode.name == answer.asked else None
+
+    def next_mode(self, answer: Answer) -> ModeLabel | None:
+        """What the answer after `answer` will be written in, None where that is the same."""
+        card = self._card(answer.asked) or self._default
+        return None if card is None or not self.mode or self.mode.name == card.name else self.mode
+
+    def _card(self, name: str) -> ModeCard | None:
+        return next((m for m in (self.snapshot.modes if self.snapshot else ()) if m.name == name), None)
+
+    @property
+    def _default(self) -> ModeCard | None:
+        return self._card(self.snapshot.settings.mode) if self.snapshot else None
 
     def mode_after(self, name: str, step: int = 1) -> str:
         """The one of the engine's modes to chat in that is `step` further, "" while they are not known."""
@@ -94,9 +109,7 @@ class Board:
 
     def mode_named(self, name: str) -> str:
         """`name` if it is a mode of the engine, else ""."""
-        return (
-            name if any(mode.name == name for mode in (self.snapshot.modes if self.snapshot else ())) else ""
-        )
+        return name if self._card(name) else ""
 
     @property
     def mode_names(self) -> str:
@@ -104,15 +117,21 @@ class Board:
         names = [mode.name for mode in self.snapshot.modes] if self.snapshot else []
         return "The modes are " + ", ".join(names) if names else ""
 
+    def context_used(self, last: Entry | None, meter: Meter | None) -> int:
+        """Tokens of the next prompt where they were counted, else those of `last`."""
+        if meter is not None and meter.tokens is not None:
+            return meter.tokens
+        return last.timings.context_n if last and last.timings else 0
+
     def status(
         self, answer: Answer | None, stopping: bool, last: Entry | None, meter: Meter | None = None
     ) -> Status:
         kind, words = self._state(answer, stopping)
         model = self.snapshot.model if self.snapshot else None
         budget = self.snapshot.budget_bytes if self.snapshot else 0
+        counted = meter if answer is None else None
+        used = answer.timings.context_n if answer and answer.timings else self.context_used(last, counted)
         timings = answer.timings if answer else None
-        context = timings or (last.timings if last else None)
-        counted = meter.tokens if meter is not None and answer is None else None
         if answer is None and last and (not self.mode or last.mode == self.mode.name):
             timings = last.timings  # the numbers of another mode would be taken for those of this one
         return Status(
@@ -120,9 +139,10 @@ class Board:
             words=words,
             model=model_name(model.name) if model else "",
             place=one_line(self.place, 40),
-            mode=self.mode,
+            mode=self.mode_of(answer) if answer else self.mode,
+            next_mode=self.next_mode(answer) if answer else None,
             timings=timings,
-            context_n=counted if counted is not None else context.context_n if context else 0,
+            context_n=used,
             context_size=self.context_size,
             memory=memory(self.snapshot.rss_bytes, budget) if self.snapshot and budget else "",
             has_store=bool(budget and self.snapshot and self.snapshot.plan and self.snapshot.plan.store),
@@ -140,7 +160,7 @@ class Board:
             return "answering", words
         if engine[0] == "ready":
             queued = self.snapshot is not None and self.snapshot.queued > 0
-            return "waiting", "waiting for another chat's answer" if queued else "thinking"
+            return "waiting", "waiting for another chat's answer" if queued else awaited(self.place)
         return engine
 
     def _engine_state(self) -> tuple[str, str]:

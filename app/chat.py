@@ -181,6 +181,7 @@ class ChatApp(App[None]):
         self.transcript.load(self.chats.open.views, keep_notices=keep_notices)
         self.meter.forget()
         self.refresh_status()
+        self.watching.draw()
         self.meter.measure_soon()
 
     def _watch_terminal(self) -> None:
@@ -232,6 +233,7 @@ class ChatApp(App[None]):
             return
         await self.restored.wait()
         self.take_prompt(text)
+        await self.drafts.save()  # a command that leaves the chat is not what was left unsent in it
         await self.run_deed(name, words)
 
     def take_prompt(self, text: str) -> None:
@@ -381,7 +383,9 @@ class ChatApp(App[None]):
     def label(self) -> None:
         """What stands in the prompt's frame."""
         self.prompt.tell(
-            title=matching(self.prompt.text) or self.turns.words or self.attachments.words,
+            title=matching(self.prompt.text, self.prompt.size.width)
+            or self.turns.words
+            or self.attachments.words,
             keys=self._choosing if self.turns.chosen is not None else "",
             context_size=self.board.context_size,
             too_long=self.meter.too_long,

@@ -87,6 +87,6 @@ class Comparing:
             text = question.path[-1].text
             app.take_prompt(text)
             entry = await chat.begin(text, side.mode, app.attachments.take())
-        entry.text, entry.mode = side.text, side.mode
+        entry.text, entry.mode = side.text, side.ran or side.mode
         await chat.finish(entry, "done", side.finish, side.timings)
         app.show_path()

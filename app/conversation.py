@@ -83,14 +83,15 @@ class Conversation:
             parent.status, parent.kept = "done", False
         return self._append(Entry("assistant", "", "streaming", id=answer))
 
-    async def resume(self, entry: Entry) -> None:
-        """The answer `entry` goes on."""
+    async def resume(self, entry: Entry, mode: str) -> None:
+        """The answer `entry` goes on, in `mode`."""
         entry.status = "streaming"
+        mode = entry.mode_after(mode)
 
         def store(history: History) -> None:
             self.catch_up(history)
             if entry.id is not None:
-                history.resume(entry.id)
+                history.resume(entry.id, mode)
 
         await self.recorder.call(store, None)
 
@@ -210,7 +211,7 @@ class Conversation:
                     files=entry.files,
                 )
             else:
-                history.finish(entry.id, entry.text, entry.status, entry.values)
+                history.finish(entry.id, entry.text, entry.status, entry.values, entry.mode or None)
             entry.kept = True
         return self.id
 

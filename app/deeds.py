@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Run = Callable[["ChatApp", str], Awaitable[None]]
 
+_ALL = "… F1 shows all"
 _COMMAND = re.compile(r"/([a-z]+)(?:[ \n]+(.*))?\Z", re.DOTALL)
 
 
@@ -248,8 +249,11 @@ def typed(text: str) -> tuple[str, str] | None:
     return found[1], (found[2] or "").strip()
 
 
-def matching(text: str) -> str:
-    """Commands that begin as `text` does, for the one who types it; "" when `text` is no command."""
+def matching(text: str, width: int) -> str:
+    """Commands that begin as `text` does, for the one who types it; "" when `text` is no command.
+
+    Of more than `width` cells have room for, the first, and where all of them are.
+    """
     if not text.startswith("/") or "\n" in text:
         return ""
     name, space, _ = text[1:].partition(" ")
@@ -258,4 +262,9 @@ def matching(text: str) -> str:
         return f"/{row.name} {row.takes}  {row.words or row.title}"
     if space:
         return ""
-    return " ".join(f"/{row.name}" for row in DEEDS if row.name.startswith(name))
+    names = [f"/{row.name}" for row in DEEDS if row.name.startswith(name)]
+    if len(" ".join(names)) <= width:
+        return " ".join(names)
+    while names and len(" ".join([*names, _ALL])) > width:
+        names.pop()
+    return " ".join([*names, _ALL])

@@ -28,14 +28,14 @@ class Drafts:
         return self._app.prompt.text if turns.editing is None else turns.draft
 
     def changed(self) -> None:
-        self._changed = bool(self.text)
+        self._changed = True
 
     def save_soon(self) -> None:
         if self._timer is None:
             self._timer = self._app.set_timer(_SOON_S if self._length < _LONG else _LONG_S, self.save)
 
     def typed(self) -> None:
-        self._changed = True
+        self.changed()
         self.save_soon()
 
     async def save(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.labels import foot, stored_timings
 from app.message import Message
+from engine.request import is_lossy
 from engine.thoughts import split
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ CUT = "cut"
 @dataclass(eq=False)
 class Entry:
     """`id` is None when it is not stored; `kept` says that the history has it as it stands here.
+
+    `mode` wrote it; a lossy one that wrote only a part of it makes all of it lossy, and stays.
 
     `role` is user, assistant, or `CUT`: from there on the model is told the `keeps` messages before it, and
     instead of what was before those its text, a summary, if it has any.
@@ -59,6 +62,10 @@ class Entry:
         if self.role != "user":
             return split(self.text)[1]
         return "\n\n".join([self.text, *(framed(file) for file in self.files)]) if self.files else self.text
+
+    def mode_after(self, mode: str) -> str:
+        """What `mode` is when text that is written in `mode` is added."""
+        return self.mode if is_lossy(self.mode) or not mode else mode
 
     @property
     def place(self) -> str:

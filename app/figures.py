@@ -45,8 +45,13 @@ def machine_rows(found: Mapping[str, Reading], snapshot: Snapshot | None) -> lis
     ]
 
 
-def answer_rows(trend: Trend, timings: Timings | None, *, running: bool, has_store: bool) -> list[Row]:
-    """The value is of the last second while the answer is `running`, then of all of it, as in `timings`."""
+def answer_rows(
+    trend: Trend, timings: Timings | None, *, mode: str, running: bool, has_store: bool
+) -> list[Row]:
+    """The value is of the last second while the answer is `running`, then of all of it, as in `timings`.
+
+    `mode`: what it is written in, whatever was chosen for the next.
+    """
     whole = timings if timings is not None and timings.predicted_n else None
 
     def row(name: str, values: Values, most: float | None, now: str, of_all: str, what: str) -> Row:
@@ -55,7 +60,9 @@ def answer_rows(trend: Trend, timings: Timings | None, *, running: bool, has_sto
         return Row(name, _history(name, values, most, shown, look), f"{what}, each second; in all: {of_all}")
 
     now = last(trend.speed)
+    written = "what this answer is written in" if running else "what the last answer was written in"
     rows = [
+        Row("written in", (labelled("written in"), (mode or "–", "value")), written),
         row(
             "speed",
             trend.speed,

@@ -301,10 +301,11 @@ class History:
         with self._transaction():
             return self._insert(conversation, "assistant", "", "streaming", mode, parent)
 
-    def resume(self, message: int) -> None:
-        """An answer that had ended goes on."""
+    def resume(self, message: int, mode: str) -> None:
+        """An answer that had ended goes on, which makes its mode `mode`."""
         self._db.execute(
-            "UPDATE messages SET status = 'streaming', owner = ? WHERE id = ?", (str(self._owner), message)
+            "UPDATE messages SET status = 'streaming', owner = ?, mode = ? WHERE id = ?",
+            (str(self._owner), mode, message),
         )
 
     def add(
@@ -365,10 +366,14 @@ class History:
     def save_partial(self, message: int, content: str) -> None:
         self._db.execute("UPDATE messages SET content = ? WHERE id = ?", (content, message))
 
-    def finish(self, message: int, content: str, status: Status, timings: Values) -> None:
+    def finish(
+        self, message: int, content: str, status: Status, timings: Values, mode: str | None = None
+    ) -> None:
+        """`mode`: the one it was written in, None for that it was begun in."""
         self._db.execute(
-            "UPDATE messages SET content = ?, status = ?, timings = ?, owner = NULL WHERE id = ?",
-            (content, status, json.dumps(timings), message),
+            "UPDATE messages SET content = ?, status = ?, timings = ?, mode = COALESCE(?, mode), "
+            "owner = NULL WHERE id = ?",
+            (content, status, json.dumps(timings), mode, message),
         )
 
     # Settings

@@ -38,6 +38,11 @@ class ModeLabel:
         return f"{self.name} {'=exact' if self.exact else '≈lossy'}"
 
 
+def awaited(place: str) -> str:
+    """Why there is no answer yet, when nothing else is known. `place`: where the engine is, "" for here."""
+    return f"waiting for {one_line(place, 40) or 'the engine'}"
+
+
 def model_name(name: str) -> str:
     return one_line(name.removesuffix(".gguf"), 24)
 

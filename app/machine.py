@@ -16,6 +16,7 @@ from app.background import in_background
 from app.chosen import Machine, found_rows, plan_rows
 from app.figures import answer_rows, budget_row, machine_rows
 from app.lookout import Lookout
+from app.lossy import mode_words
 from app.sheet import Row, Sheet
 from app.stage import Panel
 from app.switches import Switches
@@ -28,7 +29,9 @@ from engine.machine.live import Live
 if TYPE_CHECKING:
     from textual import events
 
+    from app.answer import Answer
     from app.chat import ChatApp
+    from app.entry import Entry
     from engine.machine.reading import Reading
 
 EACH_S = 1.0  # each look costs the threads that decode their time
@@ -46,6 +49,7 @@ class MachinePanel(Vertical, Panel):
         self._lookout = Lookout(live or Live())
         self._switches = Switches(app, self.say)
         self._trend = Trend()
+        self._trended = app.chats.open  # the chat whose answers it shows
         self._machine: Machine | None = None
         self._found: dict[str, Reading] = {}
         self._said = ""
@@ -71,6 +75,9 @@ class MachinePanel(Vertical, Panel):
             link = self._chat.link
             self._found = await self._lookout.look(link.pid, Path(link.model))
             answer = self._chat.asker.answer
+            if self._trended is not self._chat.chats.open:
+                self._trended = self._chat.chats.open
+                self._trend.forget()
             self._trend.take(answer.timings if answer else None)
             self._trend.memory.append(self._share_of_budget())
             self._redraw()
@@ -99,13 +106,14 @@ class MachinePanel(Vertical, Panel):
         snapshot, answer = self._chat.board.snapshot, self._chat.asker.answer
         last = self._chat.chats.open.last_answer
         timings = answer.timings if answer else last.timings if last else None
+        mode = self._mode_of(answer, last)
         has_store = bool(snapshot and snapshot.budget_bytes and snapshot.slot_bytes)
         free = self._found.get("memory.free")
         return [
             _heading("Switches"),
             *self._switches.rows(),
             _heading("The answer"),
-            *answer_rows(self._trend, timings, running=answer is not None, has_store=has_store),
+            *answer_rows(self._trend, timings, mode=mode, running=answer is not None, has_store=has_store),
             budget_row(self._trend),
             _heading("Now"),
             *machine_rows(self._found, snapshot),
@@ -114,6 +122,12 @@ class MachinePanel(Vertical, Panel):
             _heading("Chosen for this model"),
             *plan_rows(snapshot),
         ]
+
+    def _mode_of(self, answer: Answer | None, last: Entry | None) -> str:
+        board = self._chat.board
+        if answer is not None:
+            return str(board.mode_of(answer) or "")
+        return str(board.label_of(last.mode) or mode_words(one_line(last.mode, 20))) if last else ""
 
     def say(self, words: str) -> None:
         """In place of the reason, until another row is chosen."""

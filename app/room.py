@@ -33,18 +33,24 @@ class Room:
     async def offer(self, said: str, refused: Entry | None, goes_on: bool) -> None:
         """Asks what to do. `refused` is the question that did not fit, or the answer that was to go on.
 
-        A question that does not fit alone is only to be shortened.
+        `said`: why it did not, "" where nothing was refused. A question that does not fit alone is only to be
+        shortened.
         """
+        app = self._app
         if refused is not None and refused.role == "user" and await self._is_too_long(refused):
             return
 
         async def chosen(name: str | None) -> None:
             if name == NEW:
-                await self._app.run_deed("new")
+                await app.run_deed("new")
             elif name is not None:
-                self._app.run_work(self._make(name == SUMMARISE, refused, goes_on))
+                app.run_work(self._make(name == SUMMARISE, refused, goes_on))
 
-        await self._app.push_screen(ChoiceScreen("The context is full", _CHOICES, said), chosen)
+        size, used = app.board.context_size, app.board.context_used(app.chats.open.last_answer, app.meter)
+        said = said or app.meter.too_long
+        title = "The context is full" if said or 0 < size <= used else "Make room in the context"
+        taken = f"{used} of {size} tokens are taken." if size else ""
+        await app.push_screen(ChoiceScreen(title, _CHOICES, said or taken), chosen)
 
     async def make(self, *, summarise: bool) -> None:
         """Makes room without being asked by a full context."""
@@ -59,7 +65,8 @@ class Room:
         try:
             dropped, keeps = await self._split(path, question, summarise)
             if not dropped:
-                app.notice("There is nothing to leave out: this message alone is too long. Shorten it.")
+                alone = ": this message alone is too long. Shorten it." if question is not None else " yet."
+                app.notice(f"There is nothing to leave out{alone}")
                 return
             summary = await self._summary(dropped) if summarise else ""
         except S2Error as error:
@@ -79,7 +86,7 @@ class Room:
             app.show_path()
             app.answer(entry)
         elif goes_on and refused is not None:
-            await chat.resume(refused)
+            await chat.resume(refused, app.mode)
             app.answer(refused, goes_on=True)
 
     async def _split(

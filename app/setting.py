@@ -19,7 +19,8 @@ class Setting:
     """One line of the file. `field` is the command line's name for it, "" where it has none.
 
     `check` returns the value as the program uses it, and raises BadRequest that says what it may be.
-    `example` is what it is without a setting, in TOML. `choices` are all values, where they are few.
+    `example` is what it is without a setting, in TOML; `means` says that where the value itself does not.
+    `choices` are all values, where they are few.
     """
 
     key: str
@@ -29,6 +30,12 @@ class Setting:
     help: str
     when: str
     choices: tuple[str, ...] = ()
+    means: str = ""
+
+    @property
+    def default(self) -> str:
+        """What it is without a setting, in words."""
+        return self.means or self.example.strip('"')
 
     @property
     def section(self) -> str:
@@ -147,6 +154,7 @@ SETTINGS = (
         "how to decode at the start: " + ", ".join(MODES) + '; "" for the last one used',
         _NEXT,
         ("", *MODES),
+        means="the last one used",
     ),
     Setting(
         "engine.budget",
@@ -163,6 +171,7 @@ SETTINGS = (
         "0",
         "context size in tokens, 0 for what suits the machine",
         _START,
+        means="by the plan",
     ),
     Setting(
         "engine.cache_type",
@@ -220,6 +229,7 @@ SETTINGS = (
         "-1",
         "longest answer in tokens, -1 for no limit",
         _NEXT,
+        means="no limit",
     ),
     Setting(
         "models.start",
@@ -228,9 +238,18 @@ SETTINGS = (
         '""',
         'the model file to start with; "" for the one that ships',
         _START,
+        means="the one that ships",
     ),
-    Setting("models.folders", "", _folders, "[]", "more folders to look for models in", _NOW),
-    Setting("models.downloads", "", _place, '""', 'the folder for downloads; "" for the usual one', _NOW),
+    Setting("models.folders", "", _folders, "[]", "more folders to look for models in", _NOW, means="none"),
+    Setting(
+        "models.downloads",
+        "",
+        _place,
+        '""',
+        'the folder for downloads; "" for the usual one',
+        _NOW,
+        means="the usual one",
+    ),
     Setting(
         "server.url",
         "",
@@ -238,6 +257,7 @@ SETTINGS = (
         '""',
         'a server elsewhere that answers, as "https://host.example/v1"; "" for this machine',
         _START,
+        means="this machine",
     ),
     Setting(
         "server.key_file",
@@ -246,6 +266,7 @@ SETTINGS = (
         '""',
         'the file that holds its key; "" for OPENAI_API_KEY, or none',
         _START,
+        means="OPENAI_API_KEY, or none",
     ),
     Setting(
         "server.model",
@@ -254,5 +275,6 @@ SETTINGS = (
         '""',
         'which of its models; "" for its first',
         _START,
+        means="its first",
     ),
 )

@@ -77,7 +77,7 @@ class SettingScreen(ModalScreen[None]):
         name = Content(f"{indent + setting.name:<{_NAME}}")
         if value is None:
             return name.stylize(off) + Content.styled(
-                one_line(f"{_plain(setting.example)} (default)", width - _NAME - 2), "dim"
+                one_line(f"{setting.default} (default)", width - _NAME - 2), "dim"
             )
         return (name + Content.styled(one_line(words_of(value), width - _NAME - 2), "bold")).stylize(off)
 
@@ -114,7 +114,7 @@ class SettingScreen(ModalScreen[None]):
             return
         line = self.query_one(Input)
         line.value = words_of(value)
-        line.placeholder = _plain(setting.example)
+        line.placeholder = setting.default
         line.display = True
         line.focus()
         self.query_one("#settings").border_subtitle = _EDIT_KEYS
@@ -165,8 +165,3 @@ def _after(setting: Setting, value: Any) -> str:
     shown = setting.example.strip('"') if value is None else value
     now = setting.choices.index(shown) if shown in setting.choices else -1
     return setting.choices[(now + 1) % len(setting.choices)]
-
-
-def _plain(example: str) -> str:
-    """A default as a person would say it."""
-    return {'""': "–", "[]": "–"}.get(example, example.strip('"'))

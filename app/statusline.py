@@ -25,16 +25,18 @@ _HINT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`kind` is a key of GLYPHS, `words` say it; numbers are of the running answer or the last one.
+    """`kind` is a key of GLYPHS, `words` say it; mode and numbers are of the running answer or the last one.
 
-    `memory` is said where there is a budget. `has_store`: experts are read as they are needed. `place`:
-    where the engine is, "" for this machine.
+    `next_mode`: of the answer after the running one, where that is another. `memory` is said where there is
+    a budget. `has_store`: experts are read as they are needed. `place`: where the engine is, "" for this
+    machine.
     """
 
     kind: str = "waiting"
     words: str = "starting the engine"
     model: str = ""
     mode: ModeLabel | None = None
+    next_mode: ModeLabel | None = None
     timings: Timings | None = None
     context_n: int = 0
     context_size: int = 0
@@ -105,6 +107,9 @@ def _parts(status: Status) -> list[tuple[int, str]]:
     """What to show in this order, each with its rank: the highest rank is dropped first."""
     timings = status.timings
     parts = [(0, one_line(status.words, 70)), (9, status.model), (1, str(status.mode or ""))]
+    if status.next_mode:
+        label = status.next_mode
+        parts.append((3, f"next {label.name if label.exact else label}"))
     if status.place:
         parts.insert(1, (3, f"at {status.place}"))
     if timings and timings.predicted_n:

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 from app.choice import LineScreen
 from app.sheet import Row, labelled
 from engine.errors import S2Error
-from engine.request import MAX_DRAFT_LENGTH
+from engine.request import MAX_DRAFT_LENGTH, is_lossy
 from engine.size import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from app.chat import ChatApp
+    from app.sheet import Look
     from engine.messages import ModelCard, PlanCard, Snapshot
 
-_NEXT, _NOW = "next answer", "at once"
+_NEXT, _LOSSY, _NOW = "next answer", "in lossy modes", "at once"
 _BUDGET = "3G, 25% of the model's files, or max for no limit"
 _DRAFTS = {"draft_experts": "draft experts", "draft_length": "draft length", "cap": "reuse cap"}
 
@@ -49,13 +50,18 @@ class Switches:
         model, label = snapshot.model, _DRAFTS[name]
         if model is None or not model.is_moe:
             return Row(name, (labelled(label), ("n/a: a dense model", "faint")))
-        exact = name != "cap" and (self._app.board.mode is None or self._app.board.mode.exact)
+        mode = self._app.board.mode
         of = {"draft_experts": f" of {model.n_expert_used}", "cap": f" of {model.n_expert}"}.get(name, "")
+        value = f"{self._value(name)}{of}"
+        if name == "cap":
+            why = f"{reason}. Counts from the next answer, in lossy modes alone; there it changes the text."
+            if mode is None or not is_lossy(mode.name):
+                return _row(name, label, value, _LOSSY, why, look="faint")
+            return _row(name, label, f"{value} ≈lossy", _NEXT, why)
+        exact = mode is None or mode.exact
         text = "changes the speed, never the text" if exact else "may change the text"
-        modes = "lossy modes" if name == "cap" else "modes that draft by themselves"
-        why = f"{reason}. Counts from the next answer, in {modes}; {text}."
-        word = "=exact" if exact else "≈lossy"
-        return _row(name, label, f"{self._value(name)}{of} {word}", _NEXT, why)
+        why = f"{reason}. Counts from the next answer, in modes that draft by themselves; {text}."
+        return _row(name, label, f"{value} {'=exact' if exact else '≈lossy'}", _NEXT, why)
 
     def _budget(self, snapshot: Snapshot, plan: PlanCard | None) -> Row:
         held = plan is None or not plan.store
@@ -123,13 +129,15 @@ def _range(name: str, model: ModelCard) -> tuple[int, int]:
     return ranges[name]
 
 
-def _row(name: str, label: str, value: str, when: str, why: str, *, switch: bool = True) -> Row:
+def _row(
+    name: str, label: str, value: str, when: str, why: str, *, switch: bool = True, look: Look = "value"
+) -> Row:
     arrows = ("‹ ", " ›") if switch else ("  ", "  ")
     return Row(
         name,
         (
             labelled(label),
-            (f"{arrows[0]}{value}{arrows[1]}".ljust(20), "value"),
+            (f"{arrows[0]}{value}{arrows[1]}".ljust(20), look),
             (f" {when}", "faint"),
         ),
         why,

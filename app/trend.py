@@ -26,6 +26,12 @@ class Trend:
         self.memory: deque[float | None] = deque(maxlen=_KEPT)
         self._before = Timings()
 
+    def forget(self) -> None:
+        """What was seen of answers; the memory is the engine's, whatever it writes."""
+        for values in (self.speed, self.accepted, self.hit, self.read):
+            values.clear()
+        self._before = Timings()
+
     def take(self, timings: Timings | None) -> None:
         """The counters of the answer that is being written, None where none is."""
         if timings is None:

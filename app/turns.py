@@ -71,7 +71,7 @@ class Turns:
         if [e for e in chat.entries[chat.entries.index(entry) + 1 :] if e.role != CUT]:
             app.hint("Only the last answer can go on.")
             return
-        await chat.resume(entry)
+        await chat.resume(entry, app.mode)
         app.answer(entry, goes_on=True)
 
     def _answer_of(self, about: Entry | None) -> Entry | None:

@@ -42,13 +42,12 @@ class WatchPanel(Static, Panel):
 
 
 class Watching:
-    """`panel` follows the answer that is being written, and keeps the last one."""
+    """`panel` follows the answer that is being written, and keeps the last one while its chat shows it."""
 
     def __init__(self, app: ChatApp) -> None:
         self._app = app
         self._answer: Answer | None = None
-        self._question: Entry | None = None
-        self._mode = ""
+        self._entry: Entry | None = None
         self._plain: dict[
             tuple[Entry | None, Path | str], float
         ] = {}  # tokens/s of `ar` by question and model
@@ -77,13 +76,13 @@ class Watching:
         if panel is None:
             return
         if asker.answer is not None and asker.entry is not None:
-            self._answer, self._question, self._mode = asker.answer, asker.entry.parent, asker.mode
-        if self._answer is None:
+            self._answer, self._entry = asker.answer, asker.entry
+        answer, entry = self._answer, self._entry
+        if answer is None or entry is None or entry not in app.chats.open.entries:
             panel.show(Watched(mode=app.board.mode))
             return
-        plain = self._plain.get((self._question, app.link.model))
-        mode = app.board.label_of(self._answer.mode or self._mode) or app.board.mode
-        panel.show(Watched(self._answer.looks, mode, self._answer.timings, plain))
+        plain = self._plain.get((entry.parent, app.link.model))
+        panel.show(Watched(answer.looks, app.board.mode_of(answer), answer.timings, plain))
 
     def ended(self) -> None:
         """An answer is over. One by plain decode is what others to the same question are measured by."""

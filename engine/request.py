@@ -57,7 +57,7 @@ MODES: dict[str, Mode] = {
             "s2",
             drafters=("self",),
             exact=False,
-            summary="as s2-exact, and verifying prefers experts its tokens share: less to read, another text",
+            summary="another text than ar; as s2-exact, but verifying prefers shared experts: less to read",
             reuses=True,
             expansion="cascade",  # what leaning saves belongs to a block as a whole, not to one position
         ),

@@ -65,7 +65,7 @@ def test_a_turn_is_stored_before_its_answer(history: History, paths: Paths) -> N
 def test_a_chat_comes_back_as_it_was(history: History, paths: Paths) -> None:
     chat = history.create()
     _, answer = history.begin_turn(chat, "hello", "ar")
-    history.finish(answer, "hi 猫", "stopped", {"predicted_n": 3, "end": "stopped"})
+    history.finish(answer, "hi 猫", "stopped", {"predicted_n": 3, "end": "stopped"}, "s2")
     history.save_draft(chat, "next\nline")
     history.close()
     later = History(paths.history)
@@ -78,6 +78,9 @@ def test_a_chat_comes_back_as_it_was(history: History, paths: Paths) -> None:
         ("assistant", "hi 猫", "stopped"),
     ]
     assert stored[1].timings == {"predicted_n": 3, "end": "stopped"}
+    assert stored[1].mode == "s2"  # it ran in, not "ar" that was asked for
+    later.finish(answer, "hi", "done", {})
+    assert later.messages(last.id)[1].mode == "s2"
 
 
 def test_sending_empties_the_draft_in_the_same_step(history: History) -> None:

@@ -121,13 +121,26 @@ def test_a_trend_is_of_what_happened_between_two_looks() -> None:
     trend.take(timings(1, 7))  # the next answer, in plain decode with everything in memory
     assert (trend.speed[-1], trend.accepted[-1], trend.hit[-1], trend.read[-1]) == (7.0, None, None, None)
     whole = timings(2, 60, draft_n=20, draft_n_accepted=14, store=later)
-    running = texts(answer_rows(trend, whole, running=True, has_store=True))
+    running = texts(answer_rows(trend, whole, mode="ar =exact", running=True, has_store=True))
     assert running["speed"].endswith("█▂▂ 7.0 tok/s")
+    assert running["written in"].endswith("ar =exact")
     assert running["accepted"].endswith("▅▇  –")
-    over = texts(answer_rows(trend, whole, running=False, has_store=True))
+    over = texts(answer_rows(trend, whole, mode="ar =exact", running=False, has_store=True))
     assert over["speed"].endswith(" 30 tok/s")
     assert (over["hit"][-3:], over["accepted"][-3:]) == ("70%", "70%")
-    assert "all experts in memory" in texts(answer_rows(trend, None, running=False, has_store=False))["hit"]
+    assert (
+        "all experts in memory"
+        in texts(answer_rows(trend, None, mode="", running=False, has_store=False))["hit"]
+    )
+
+
+def test_another_chat_has_a_trend_of_its_own_but_the_same_engine() -> None:
+    trend = Trend()
+    trend.take(timings(1, 50, draft_n=10, draft_n_accepted=5, store=StoreFigures(asked=9, hits=5)))
+    trend.memory.append(0.5)
+    trend.forget()
+    assert not any((trend.speed, trend.accepted, trend.hit, trend.read))
+    assert list(trend.memory) == [0.5]
 
 
 def test_gauges() -> None:
@@ -156,8 +169,8 @@ def test_what_was_found_and_chosen_has_its_reasons() -> None:
     assert texts(plan_rows(None)) == {"plan plan": "plan          n/a: no model is loaded yet"}
 
 
-def switches(snapshot: Snapshot) -> list[Row]:
-    app = SimpleNamespace(board=Board(snapshot), mode="ar", options=SimpleNamespace(request={}))
+def switches(snapshot: Snapshot, mode: str = "ar") -> list[Row]:
+    app = SimpleNamespace(board=Board(snapshot), mode=mode, options=SimpleNamespace(request={}))
     return Switches(app, lambda _: None).rows()  # type: ignore[arg-type]
 
 
@@ -173,6 +186,21 @@ def test_switches_say_when_they_count_and_what_they_do_to_the_text(exact: bool) 
     assert said["budget"].endswith("at once")
     assert "Enter asks for another" in why["budget"]
     assert all(row.switch for row in rows)
+
+
+@pytest.mark.parametrize("mode", ["ar", "s2"])
+def test_the_cap_is_marked_where_it_counts(mode: str) -> None:
+    cards = (ModeCard("ar", True, drafts=False, summary="plain decode"), ModeCard("s2", False, True, "lossy"))
+    rows = switches(replace(LOADED, modes=cards), mode)
+    (cap,) = (row for row in rows if row.name == "cap")
+    lossy = mode == "s2"
+    said = texts(rows)["cap"]
+    assert ("≈lossy" in said) is lossy
+    assert said.endswith("next answer" if lossy else "in lossy modes")
+    assert cap.pieces[1][1] == ("value" if lossy else "faint")
+    assert "in lossy modes alone" in cap.why
+    assert cap.switch
+    assert ("≈lossy" in texts(rows)["draft_length"]) is lossy, "lengths change the text of lossy modes"
 
 
 def test_a_model_that_is_held_whole_needs_a_reload() -> None:

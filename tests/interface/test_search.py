@@ -74,7 +74,7 @@ def test_the_index_follows_an_answer_that_grows_and_goes_on(history: History) ->
     assert found(history, "zebra") == []  # once it is over
     history.finish(answer, "half of it giraffe", "stopped", {})
     assert (found(history, "zebra"), found(history, "giraffe")) == ([], [chat])
-    history.resume(answer)
+    history.resume(answer, "ar")
     history.save_partial(answer, "half of it giraffe and")
     history.finish(answer, "half of it giraffe and whole", "done", {})
     assert found(history, "giraffe whole") == [chat]

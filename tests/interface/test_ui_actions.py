@@ -10,6 +10,7 @@ from harmony import write_harmony
 from support import chat, hint, rows, shown, soon, status
 from test_ui_chat import LONG, answered, ask, is_ready
 from test_ui_keeping import stored
+from test_ui_screen import screen_lines
 from textual.pilot import Pilot
 
 from app.chat import ChatApp
@@ -119,6 +120,7 @@ async def test_a_full_context_is_a_choice(paths: Paths, keys: tuple[str, ...], k
         await ask(app, "Name a colour.")
         await soon(lambda: isinstance(app.screen, ChoiceScreen))
         assert "the context holds 512" in shown(app)
+        await soon(lambda: "The context is full" in "\n".join(screen_lines(app)))
         await pilot.press(*keys, "enter")
         if kind == "new":
             await soon(lambda: not app.chats.open.entries)
@@ -137,6 +139,26 @@ async def test_a_full_context_is_a_choice(paths: Paths, keys: tuple[str, ...], k
             timings = answer.timings
             assert timings is not None
             assert timings.prompt_n + timings.cache_n <= 512 * 3 // 4
+    app.close()
+
+
+async def test_room_can_be_made_before_the_context_is_full(ready: Paths) -> None:
+    app = chat(ready, max_tokens=8)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await soon(is_ready(app))
+        await command(app, "/trim")
+        await soon(lambda: "There is nothing to leave out yet." in shown(app))
+        await ask(app, "Name a colour.")
+        await answered(app)
+        await soon(lambda: app.meter.tokens)
+        await pilot.press("f8")
+        await soon(lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.pause()
+        text = "\n".join(screen_lines(app))
+        assert "Make room in the context" in text
+        assert f"{app.meter.tokens} of {app.board.context_size} tokens are taken." in text
+        assert "is full" not in text
+        await pilot.press("escape")
     app.close()
 
 

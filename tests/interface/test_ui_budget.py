@@ -10,7 +10,7 @@ from support import chat, rows, shown, soon
 from test_ui_chat import LONG, answered, ask, is_ready
 
 from app.board import Board
-from app.deeds import typed
+from app.deeds import DEEDS, matching, typed
 from app.labels import ModeLabel
 from app.local import careful
 from app.options import Load
@@ -95,6 +95,21 @@ def test_the_board_knows_memory_and_budget() -> None:
 )
 def test_what_is_a_command(text: str, command: tuple[str, str] | None) -> None:
     assert typed(text) == command
+
+
+@pytest.mark.parametrize("width", [0, 20, 56, 76, 1000])
+def test_as_many_commands_as_fit_are_named_whole(width: int) -> None:
+    words = matching("/", width)
+    names = [word for word in words.split() if word[0] == "/"]
+    assert names == [f"/{row.name}" for row in DEEDS][: len(names)]
+    if width == 1000:
+        assert len(names) == len(DEEDS)
+    else:
+        assert words.endswith("… F1 shows all")
+        assert len(words) <= max(width, len("… F1 shows all"))
+        assert len(names) >= (width - 20) // 10
+    assert matching("/se", width).split()[0] in ("/set", "…")
+    assert matching("/mode x", 20) == "/mode NAME  next mode, from the next answer"
 
 
 def test_after_crashes_less_is_asked_for() -> None:

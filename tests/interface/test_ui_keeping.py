@@ -87,6 +87,42 @@ async def test_the_prompt_is_saved_while_it_is_typed(ready: Paths) -> None:
     app.close()
 
 
+@pytest.mark.parametrize("command", ["/delete", "/new", "/open older", "/import CHAT", "/undo", "/quit"])
+async def test_a_command_that_leaves_a_chat_is_not_its_draft(paths: Paths, command: str) -> None:
+    older = stored(paths, ("older question", "older answer"))
+    gone = stored(paths, ("gone question", "gone answer"))
+    newer = stored(paths, ("newer question", "newer answer"))
+    history = History(paths.history)
+    history.delete(gone)
+    history.close()
+    paths.data.joinpath("CHAT").write_text("## You\n\nq\n\n## Answer\n\na\n")
+    app = chat(paths)
+    draft = f"SELECT draft FROM conversations WHERE id = {newer}"
+    async with app.run_test(size=(80, 24)) as pilot:
+        await soon(lambda: "newer answer" in shown(app))
+        typed = command.replace("CHAT", str(paths.data / "CHAT"))
+        await pilot.press(*typed)
+        await soon(lambda: rows(paths, draft) == [(typed,)])
+        await pilot.pause(0.05)  # an Enter that follows at once is part of a paste
+        await pilot.press("enter")
+        if command.startswith("/open"):
+            await soon(lambda: isinstance(app.screen, ChatListScreen) and len(app.screen.rows) == 1)
+            await pilot.press("enter")
+        await soon(lambda: not app.is_running or app.chats.open.id != newer)
+        await soon(lambda: rows(paths, draft) == [("",)])
+        if command == "/delete":
+            app.prompt.text = "/undo"
+            await soon(lambda: rows(paths, "SELECT 1 FROM conversations WHERE draft = '/undo'"))
+            app.prompt._send()
+            await soon(lambda: "newer answer" in shown(app))
+        if command != "/quit":
+            await soon(lambda: app.prompt.text == "")
+            await pilot.pause(0.2)
+    app.close()
+    assert rows(paths, "SELECT draft FROM conversations WHERE draft != ''") == []
+    assert older < gone < newer
+
+
 async def test_quitting_in_the_middle_keeps_the_text(ready: Paths) -> None:
     app = chat(ready, **LONG)
     async with app.run_test() as pilot:

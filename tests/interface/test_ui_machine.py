@@ -146,6 +146,23 @@ async def test_figures_move_while_an_answer_streams(ready: Paths) -> None:
     app.close()
 
 
+async def test_figures_of_an_answer_stay_in_its_chat(ready: Paths) -> None:
+    app = chat(ready, mode="s2-exact", **LONG)
+    async with app.run_test(size=(160, 45)) as pilot:
+        panel = await opened(app, pilot)
+        await ask(app, "Tell me a long story.")
+        await soon(lambda: len(panel._trend.speed) >= 2)
+        await pilot.press("escape", "escape")
+        await answered(app)
+        assert "tok/s" in line(panel, "speed")
+        assert line(panel, "written in").endswith("s2-exact =exact")
+        await pilot.press("ctrl+n")
+        await soon(lambda: line(panel, "speed").split() == ["speed", "–"])
+        assert line(panel, "written in").endswith("–")
+        assert "%" in line(panel, "of budget")
+    app.close()
+
+
 async def test_with_experts_on_disk_hits_and_reads_are_shown(paths: Paths) -> None:
     app = chat(paths, mode="s2-exact", **LONG)
     app.options = replace(app.options, load=replace(app.options.load, budget="240M"))

@@ -66,6 +66,9 @@ async def test_all_are_shown(paths: Paths, file: Path, size: tuple[int, int]) ->
             assert setting.name in text
         assert "theme             light" in text
         assert "0.8 (default)" in text
+        for said in ("the last one used", "by the plan", "no limit", "the one that ships"):
+            assert f"{said} (default)" in text
+        assert not [line for line in text.splitlines() if line.split()[1:2] in (["0"], ["-1"], ["–"])]
         assert "Counts at once" in words(screen)
         assert listing.max_scroll_x == 0
     app.close()

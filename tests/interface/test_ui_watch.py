@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from support import chat, shown, soon
 from test_ui_chat import LONG, answered, ask, is_ready
+from test_ui_keeping import stored
 from test_ui_screen import coloured, screen_lines
 
 from app.chat import ChatApp
+from app.chatlist import ChatListScreen
 from engine.paths import Paths
 from engine.transport import SocketTransport
 
@@ -88,6 +90,32 @@ async def test_it_never_takes_the_line_that_is_typed_in(paths: Paths, size: tupl
         await soon(lambda: any("hello" in line for line in screen_lines(app)))
         await pilot.press("ctrl+s")
         await soon(lambda: app.watching.panel is None)
+    app.close()
+
+
+async def test_it_shows_the_open_chats_answer_and_no_others(ready: Paths) -> None:
+    stored(ready, ("a question", "an answer of another day"))
+    app = chat(ready, mode="s2-exact", max_tokens=24, ignore_eos=True)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await soon(is_ready(app))
+        await pilot.press("ctrl+n", "ctrl+s")
+        await ask(app, STORY)
+        await answered(app)
+        assert "tokens/pass" in panel(app)
+        await pilot.press("ctrl+n")
+        await soon(lambda: "Blocks show here" in panel(app))
+        assert "tokens/pass" not in panel(app)
+        await ask(app, "And here?")
+        await answered(app)
+        assert "tokens/pass" in panel(app)
+        await pilot.press("ctrl+o")
+        await soon(lambda: isinstance(app.screen, ChatListScreen))
+        await pilot.press(*"another day")
+        await soon(lambda: isinstance(app.screen, ChatListScreen) and len(app.screen.rows) == 1)
+        await pilot.press("enter")
+        await soon(lambda: "an answer of another day" in shown(app))
+        await soon(lambda: "Blocks show here" in panel(app))
+        assert "tokens/pass" not in panel(app)
     app.close()
 
 
