@@ -44,6 +44,7 @@ class Answer:
         self.finish = ""
         self.asked, self.begun_lossy = asked, begun_lossy
         self.mode: str | None = None
+        self.exact: bool | None = None
         self._show = show
         self._save = save
         self._pace = pace
@@ -76,6 +77,7 @@ class Answer:
         self.timings = chunk.timings or self.timings
         self.finish = chunk.finish or self.finish
         self.mode = chunk.mode or self.mode
+        self.exact = self.exact if chunk.exact is None else chunk.exact
 
     def _told(self, chunk: ChatChunk) -> str:
         """What `chunk` adds to the text; thoughts that come apart stand in it as our engine writes them."""

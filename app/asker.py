@@ -95,7 +95,7 @@ class Asker:
                 entry.timings = answer.timings or entry.timings
             if end == "error" and goes_on:
                 end = "stopped"  # what it had is still an answer
-            entry.view.close(foot(end, entry.mode, entry.timings))
+            entry.view.close(foot(end, entry.mode, entry.timings, exact=answer.exact))
             self._transcript.redraw(entry.view)
         await conversation.finish(entry, _STATUS_OF_END.get(end, "done"), end, entry.timings)
         if self._refusal is not None:

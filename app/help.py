@@ -54,7 +54,8 @@ _MOVING = (
 )
 _TERMS = (
     ("=exact", "the text plain decode would write"),
-    ("≈lossy", "the mode may change the text"),
+    ("≈", "rounded otherwise, as on a GPU: it may differ"),
+    ("≈lossy", "the mode changes the text"),
     ("acc", "drafted tokens that were accepted"),
     ("/pass", "tokens per pass of the model"),
     ("hit", "experts that were in memory"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from app.lossy import mode_words
+from app.lossy import mode_words, sign
 from app.text import one_line
 from engine.messages import timings_from_json
 from engine.size import size
@@ -35,7 +35,7 @@ class ModeLabel:
     exact: bool
 
     def __str__(self) -> str:
-        return f"{self.name} {'=exact' if self.exact else '≈lossy'}"
+        return f"{self.name} {sign(self.name, exact=self.exact)}"
 
 
 def awaited(place: str) -> str:
@@ -99,12 +99,12 @@ def _short(value: float | None) -> str:
     return "–" if value is None else f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def foot(end: str, mode: str, timings: Timings | None) -> str:
-    """The line under an answer: how it ended if not by itself, then what it cost."""
+def foot(end: str, mode: str, timings: Timings | None, *, exact: bool | None = None) -> str:
+    """The line under an answer: how it ended if not by itself, then what it cost. `exact`: as the engine says."""
     parts = [ENDS[end]] if end in ENDS else []
     if timings and timings.predicted_n:
         parts += [
-            mode_words(mode),
+            mode_words(mode, exact=exact),
             f"{timings.predicted_n} tokens",
             speed(timings.predicted_per_second),
         ]

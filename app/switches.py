@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.choice import LineScreen
+from app.lossy import EXACT, sign
 from app.sheet import Row, labelled
 from engine.errors import S2Error
 from engine.request import MAX_DRAFT_LENGTH, is_lossy
@@ -61,7 +62,8 @@ class Switches:
         exact = mode is None or mode.exact
         text = "changes the speed, never the text" if exact else "may change the text"
         why = f"{reason}. Counts from the next answer, in modes that draft by themselves; {text}."
-        return _row(name, label, f"{value} {'=exact' if exact else '≈lossy'}", _NEXT, why)
+        word = EXACT if mode is None else sign(mode.name, exact=mode.exact)
+        return _row(name, label, f"{value} {word}", _NEXT, why)
 
     def _budget(self, snapshot: Snapshot, plan: PlanCard | None) -> Row:
         held = plan is None or not plan.store

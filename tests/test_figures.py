@@ -75,6 +75,7 @@ def test_an_answer_counts_what_happened_since_it_began() -> None:
 def test_an_answer_of_a_lossy_mode_is_marked_as_one() -> None:
     timings = Timings(predicted_n=10, predicted_ms=1000)
     assert "s2 ≈lossy ·" in foot("eos", "s2", timings)
+    assert "s2-exact ≈ ·" in foot("eos", "s2-exact", timings, exact=False), "as on a GPU"
     for mode in ("ar", "s2-exact", "auto", "of another version"):
         assert "lossy" not in foot("eos", mode, timings)
 

@@ -176,10 +176,11 @@ def switches(snapshot: Snapshot, mode: str = "ar") -> list[Row]:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_switches_say_when_they_count_and_what_they_do_to_the_text(exact: bool) -> None:
-    modes = (ModeCard("ar", exact, drafts=False, summary="plain decode"),)
-    rows = switches(replace(LOADED, modes=modes))
+    modes = (ModeCard("s2-exact", exact, drafts=True, summary="drafts"),)
+    rows = switches(replace(LOADED, modes=modes), "s2-exact")
     said, why = texts(rows), reasons(rows)
-    assert ("ar =exact" if exact else "ar ≈lossy") in said["mode"]
+    assert f"s2-exact {'=exact' if exact else '≈'} " in f"{said['mode']} "
+    assert "lossy" not in said["mode"], "kernels that round otherwise are not lossy on purpose"
     assert said["mode"].endswith("next answer")
     assert ("never the text" if exact else "may change the text") in why["draft_experts"]
     assert "2 of 8" in said["draft_experts"]
