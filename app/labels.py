@@ -100,7 +100,7 @@ def _short(value: float | None) -> str:
 
 
 def foot(end: str, mode: str, timings: Timings | None, *, exact: bool | None = None) -> str:
-    """The line under an answer: how it ended if not by itself, then what it cost. `exact`: as the engine says."""
+    """The line under an answer: how it ended if not by itself, then what it cost. `exact`: by the engine."""
     parts = [ENDS[end]] if end in ENDS else []
     if timings and timings.predicted_n:
         parts += [

@@ -36,13 +36,13 @@ class Status:
     words: str = "starting the engine"
     model: str = ""
     mode: ModeLabel | None = None
-    next_mode: ModeLabel | None = None
     timings: Timings | None = None
     context_n: int = 0
     context_size: int = 0
     memory: str = ""
     has_store: bool = False
     place: str = ""
+    next_mode: ModeLabel | None = None
 
 
 class StatusLine(Static):
