@@ -265,7 +265,7 @@ def test_the_header_tells_the_buffers_of_a_pass(model: Session) -> None:
     need = need_of(
         model.info, n_ctx=plan.n_ctx, cell_bytes=0, n_ubatch=plan.n_ubatch, n_outputs=plan.n_outputs
     )
-    assert model.hooks.compute_bytes() <= need.compute < 1.2 * model.hooks.compute_bytes()
+    assert model.hooks.compute_bytes() <= need.compute < 1.25 * model.hooks.compute_bytes()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
