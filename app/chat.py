@@ -383,7 +383,7 @@ class ChatApp(App[None]):
     def label(self) -> None:
         """What stands in the prompt's frame."""
         self.prompt.tell(
-            title=matching(self.prompt.text, self.prompt.size.width)
+            title=matching(self.prompt.text, self.prompt.title_width)
             or self.turns.words
             or self.attachments.words,
             keys=self._choosing if self.turns.chosen is not None else "",

@@ -54,6 +54,11 @@ class Prompt(TextArea):
         self._last_key = 0.0
         self._pasting = False
 
+    @property
+    def title_width(self) -> int:
+        """Cells that a title has in the frame."""
+        return max(0, self.size.width - 2)
+
     def tell(self, title: str, keys: str, context_size: int, too_long: str) -> None:
         """Writes into the frame: `title`, else how much a long prompt takes, and what the keys do.
 

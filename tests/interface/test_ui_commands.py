@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support import chat, rows, shown, soon
 from test_ui_keeping import stored
+from test_ui_screen import screen_lines
 from textual.command import CommandPalette
 from textual.pilot import Pilot
 
@@ -72,6 +73,19 @@ async def test_a_command_does_what_its_key_does(paths: Paths, words: str, screen
             await soon(lambda: screen is not None and isinstance(app.screen, screen))
             await pilot.press("escape")
             await soon(lambda: len(app.screen_stack) == 1)
+    app.close()
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+async def test_a_stroke_alone_names_commands_and_where_all_are(paths: Paths, width: int) -> None:
+    app = chat(paths)
+    async with app.run_test(size=(width, 24)) as pilot:
+        await soon(app.restored.is_set)
+        await pilot.press("/")
+        await soon(lambda: any("/again /continue" in line for line in screen_lines(app)))
+        (line,) = (line for line in screen_lines(app) if "/again" in line)
+        assert "… F1 shows all ─" in line
+        assert line.index("… F1") > width - 40
     app.close()
 
 

@@ -389,7 +389,7 @@ async def test_a_hint_covers_nothing_of_the_answer(ready: Paths, size: tuple[int
         glass = Glass(app)
         await soon(lambda: "x29" in glass.text)
         before = glass.text.splitlines()
-        for key, words in (("ctrl+y", "Copied"), ("ctrl+t", "=exact:"), ("ctrl+c", "Ctrl+C again quits")):
+        for key, words in (("ctrl+y", "Copied"), ("ctrl+t", "=exact:"), ("ctrl+c", "so does Ctrl+Q.")):
             await pilot.press(key)
             await soon(lambda words=words: words in glass.text.splitlines()[-4])  # type: ignore[misc]
             app.refresh_status()
