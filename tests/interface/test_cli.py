@@ -17,6 +17,7 @@ from app.cli import main
 from app.flags import FLAGS
 from engine import __version__
 from engine.errors import BadRequest, Busy, ContextFull, EngineCrashed, ModelError, S2Error
+from engine.kernels import library_folder
 from engine.native import llama
 
 COMMANDS = ("chat", "run", "status", "stop", "doctor", "plan", "models")
@@ -139,6 +140,7 @@ def test_doctor_survives_a_library_that_kills_its_process(home: Path, tmp_path: 
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "llama_cpp.py").write_text("import os; os.abort()")
+    (package / "lib").symlink_to(library_folder())
     # The probe ignores the environment on purpose, so the crash is put where it looks.
     probe = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
     code = (

@@ -162,7 +162,7 @@ async def test_answers_of_a_lossy_mode_stay_marked_on_paper(paths: Paths) -> Non
     chat = chats.open
     await turn(chat, "q1", "a1")
     await turn(chat, "q2", "a2")
-    chat.entries[1].mode = "s2"
+    chat.entries[1].mode, chat.entries[3].mode = "s2", "ar"
     path = paths.data / "chat.md"
     export.write(chat, path)
     assert path.read_text().count("*mode s2 ≈lossy*\n\na1") == path.read_text().count("lossy") == 1
