@@ -204,6 +204,8 @@ async def _next(pieces: AsyncIterator[bytes], seconds: float) -> bytes | None:
         if not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        elif not task.cancelled():
+            task.exception()  # seen, also where the reader was cancelled at the moment it came
 
 
 def _timeout(seconds: float) -> httpx.Timeout:
