@@ -46,7 +46,7 @@ def test_stream_goes_through_engine_and_interface(capsys: pytest.CaptureFixture[
 def test_calibrate_sets_predicted_and_measured_contexts_and_k_beside_each_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    rows = rows_of(capsys, "calibrate", "-r", "1", "-n", "10", "-t", "1", "--budget", "2000%")
+    rows = rows_of(capsys, "calibrate", "-r", "1", "-n", "10", "-t", "1", "--budget", "9000%")
     passes = [row for row in rows if row["row"] == "pass"]
     assert passes[-1]["positions"] == "all"
     assert passes[-1]["count"] == sum(row["count"] for row in passes[:-1])  # type: ignore[misc]

@@ -41,7 +41,7 @@ def test_parts_of_the_method_are_measured_and_drawn(
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     timed = [line for line in lines if line["figure"] == "8"]
     assert timed[0]["row"] == "ar"
-    assert timed[-1]["row"] == "s2:priced:cap=6:beta=0.5@2"
+    assert timed[-1]["row"] == "s2:priced:cap=6:beta=0.75@2"
     assert timed[0]["ratio"] == 1
     assert all(line["tok_s"] > 0 and line["error"] is None for line in timed)
     assert all(line["same_text"] for line in timed[:-1])
