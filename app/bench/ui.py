@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from app.bench import measures, prose
+from engine.bench.number import number
 from engine.bench.report import machine, show
 
 HELP = "the interface on a real terminal: keys while an answer streams, memory, opening, starting"
@@ -15,13 +16,13 @@ HELP = "the interface on a real terminal: keys while an answer streams, memory, 
 
 def add_flags(bench: argparse.ArgumentParser) -> None:
     bench.add_argument(
-        "--tokens", type=_count, default=8000, metavar="N", help="of the answer (default: 8000)"
+        "--tokens", type=number, default=8000, metavar="N", help="of the answer (default: 8000)"
     )
-    bench.add_argument("--rate", type=_count, default=60, metavar="N", help="tokens a second (default: 60)")
+    bench.add_argument("--rate", type=number, default=60, metavar="N", help="tokens a second (default: 60)")
     bench.add_argument(
-        "--messages", type=_count, default=2000, metavar="N", help="of the chat to open (default: 2000)"
+        "--messages", type=number, default=2000, metavar="N", help="of the chat to open (default: 2000)"
     )
-    bench.add_argument("-r", "--rounds", type=_count, default=5, metavar="N", help="default: 5")
+    bench.add_argument("-r", "--rounds", type=number, default=5, metavar="N", help="default: 5")
     bench.add_argument("--json", action="store_true", help="one JSON object per measure")
 
 
@@ -36,9 +37,3 @@ def run(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="s2b-") as home:
         found.append(measures.opening(Path(home), args.messages, args.rounds))
     show([measure.as_row() for measure in found], as_json=args.json, foot=machine())
-
-
-def _count(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
-    return int(text)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.bench.number import number
 from engine.budget import Budget, parse_budget
 from engine.errors import BadRequest, Busy, S2Error
 from engine.paths import EMBEDDED_MODEL
@@ -110,9 +111,9 @@ def _parser(others: Mapping[str, Bench]) -> argparse.ArgumentParser:
         help="several clients, cancels, budgets and kills for as long as one likes: do texts stay right?",
     )
     soak.add_argument("--minutes", type=float, default=60, metavar="N", help="default: 60")
-    soak.add_argument("--clients", type=_number, default=3, metavar="N", help="default: 3")
+    soak.add_argument("--clients", type=number, default=3, metavar="N", help="default: 3")
     soak.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
-    soak.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
+    soak.add_argument("-t", "--threads", type=number, metavar="N", help="threads (default: one per core)")
     soak.add_argument("--seed", type=_seed, default=0, metavar="N", help="of what happens when (default: 0)")
     soak.add_argument("--json", action="store_true", help="one JSON object")
     for name, other in others.items():
@@ -135,17 +136,17 @@ def _refuse_beside_a_model() -> None:
 
 def _add_common(bench: argparse.ArgumentParser, predict: int | None = 128, predict_help: str = "") -> None:
     bench.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
-    bench.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
+    bench.add_argument("-t", "--threads", type=number, metavar="N", help="threads (default: one per core)")
     bench.add_argument(
         "-n",
         "--predict",
-        type=_number,
+        type=number,
         default=predict,
         metavar="N",
         help="tokens per answer " + (predict_help or f"(default: {predict})"),
     )
     bench.add_argument(
-        "-r", "--rounds", type=_number, default=5, metavar="N", help="alternations (default: 5)"
+        "-r", "--rounds", type=number, default=5, metavar="N", help="alternations (default: 5)"
     )
     bench.add_argument("--draft-experts", type=int, default=2, metavar="K")
     bench.add_argument("--draft-length", type=int, default=4, metavar="N")
@@ -180,7 +181,7 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
     )
     _add_tasks(decode, "instead of one text, or of three prompts with --budget")
     decode.add_argument(
-        "-p", "--prompt", type=_number, metavar="N", help="tokens in the prompt (default: 512)"
+        "-p", "--prompt", type=number, metavar="N", help="tokens in the prompt (default: 512)"
     )
     _add_budget(decode)
     _add_runs(decode)
@@ -194,11 +195,11 @@ def _add_runs(bench: argparse.ArgumentParser) -> None:
         help="each process in a memory cgroup of the budget and 2 %%, where the file's pages count too",
     )
     bench.add_argument(
-        "--warm", type=_number, default=16, metavar="N", help="tokens to warm up with, --budget (default: 16)"
+        "--warm", type=number, default=16, metavar="N", help="tokens to warm up with, --budget (default: 16)"
     )
     bench.add_argument(
         "--seconds",
-        type=_number,
+        type=number,
         default=60,
         metavar="N",
         help="no more decoding than that is measured in a run, --budget (default: 60)",
@@ -210,9 +211,7 @@ def _add_ablation(ablation: argparse.ArgumentParser) -> None:
     _add_budget(ablation)
     _add_runs(ablation)
     _add_tasks(ablation, "(default: MT,MA,HE)")
-    ablation.add_argument(
-        "--cap", type=_number, metavar="N", help="experts to prefer (default: as in a chat)"
-    )
+    ablation.add_argument("--cap", type=number, metavar="N", help="experts to prefer (default: as in a chat)")
     ablation.add_argument(
         "--beta", type=_beta, default=BETA, metavar="X", help=f"how far to lean (default: {BETA})"
     )
@@ -235,7 +234,7 @@ def _add_tasks(bench: argparse.ArgumentParser, instead: str) -> None:
         help=f"our prompts for tasks of the paper, of MT,RG,SU,TR,QA,MA,HE, {instead}",
     )
     bench.add_argument(
-        "--each", type=_number, metavar="N", help="prompts of each task, at most (default: 12, all)"
+        "--each", type=number, metavar="N", help="prompts of each task, at most (default: 12, all)"
     )
 
 
@@ -261,7 +260,7 @@ seconds and 512 MiB.
 
 def _add_quality(quality: argparse.ArgumentParser) -> None:
     quality.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
-    quality.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
+    quality.add_argument("-t", "--threads", type=number, metavar="N", help="threads (default: one per core)")
     quality.add_argument(
         "--cap", type=_numbers, metavar="LIST", help="experts to prefer (default: 1.5, 2 and 2.5 times k)"
     )
@@ -282,7 +281,7 @@ def _add_quality(quality: argparse.ArgumentParser) -> None:
         help="of answers, asked, prose; or a FILE (default: answers,asked,prose)",
     )
     quality.add_argument(
-        "--positions", type=_number, default=2000, metavar="N", help="to read, at most (default: 2000)"
+        "--positions", type=number, default=2000, metavar="N", help="to read, at most (default: 2000)"
     )
     quality.add_argument(
         "--tasks",
@@ -321,7 +320,7 @@ def _add_fit(fit: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="memory of a row's cgroup, none for no limit (default: 2G,4G,none)",
     )
-    fit.add_argument("-n", "--predict", type=_number, default=128, metavar="N", help="tokens (default: 128)")
+    fit.add_argument("-n", "--predict", type=number, default=128, metavar="N", help="tokens (default: 128)")
     fit.add_argument("--json", action="store_true", help="one JSON object per row")
 
 
@@ -331,8 +330,8 @@ def _add_kernels(kernels: argparse.ArgumentParser) -> None:
     kernels.add_argument(
         "--rows", type=_numbers, default=[1, 2, 4, 8], metavar="LIST", help="default: 1,2,4,8"
     )
-    kernels.add_argument("-t", "--threads", type=_number, metavar="N", help="threads (default: one per core)")
-    kernels.add_argument("-r", "--rounds", type=_number, default=15, metavar="N", help="alternations")
+    kernels.add_argument("-t", "--threads", type=number, metavar="N", help="threads (default: one per core)")
+    kernels.add_argument("-r", "--rounds", type=number, default=15, metavar="N", help="alternations")
     kernels.add_argument("--no-stock", dest="stock", action="store_false", help="leave stock llama.cpp out")
     kernels.add_argument(
         "--check", action="store_true", help="compare bits instead of times (default: all types)"
@@ -379,12 +378,6 @@ def _budget(text: str) -> Budget:
         return parse_budget(text)
     except BadRequest as error:
         raise argparse.ArgumentTypeError(error.line()) from None
-
-
-def _number(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
-    return int(text)
 
 
 def _tasks(text: str) -> list[str]:

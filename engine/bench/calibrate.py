@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
@@ -173,19 +173,22 @@ def _answer(session: Session, args: Namespace, prompt: Sequence[int], asked: Ask
     return ""
 
 
+def _sum(tallies: Iterable[tuple[Asked, Tally]], mode: str, experts: int) -> Tally:
+    """Of answers in `mode` whose drafts always had the same length."""
+    wanted = (mode, experts, "fixed")
+    return Tally.sum(
+        [tally for asked, tally in tallies if (asked.mode, asked.experts, asked.expansion) == wanted]
+    )
+
+
 def _contexts(tallies: Mapping[Asked, Tally], experts: int) -> list[Line]:
     """What drafting on the target's own cells is worth: for each prompt, and for all (S2-MoE, Fig. 8)."""
     prompts = sorted({asked.prompt for asked in tallies})
     lines = []
     for name, wanted in [*((str(prompt), {prompt}) for prompt in prompts), ("all", set(prompts))]:
         shared, apart = (
-            Tally.sum(
-                [
-                    tally
-                    for asked, tally in tallies.items()
-                    if asked.prompt in wanted
-                    and (asked.mode, asked.experts, asked.expansion) == (mode, experts, "fixed")
-                ]
+            _sum(
+                ((asked, tally) for asked, tally in tallies.items() if asked.prompt in wanted), mode, experts
             )
             for mode in ("s2-exact", "es")
         )
@@ -207,13 +210,7 @@ def _draft_experts(session: Session, tallies: Mapping[Asked, Tally], args: Names
     """Each k': what is predicted of a token with drafts of the best length, and what one took with ours."""
     lines = []
     for experts in sorted({asked.experts for asked in tallies}):
-        tally = Tally.sum(
-            [
-                tally
-                for asked, tally in tallies.items()
-                if (asked.mode, asked.experts, asked.expansion) == ("s2-exact", experts, "fixed")
-            ]
-        )
+        tally = _sum(tallies.items(), "s2-exact", experts)
         kind, acceptance = session.experience.kind("self", experts), tally.accepted / max(1, tally.judged)
         tried = Tried.of(experts, kind, acceptance, args.draft_length)
         lines.append(
