@@ -17,7 +17,7 @@ from training.head import Agreement, Targets, divergence
 from training.optimiser import Optimiser
 from training.progress import Progress, say
 from training.shelf import FRAME, Reader, Shelf, Step
-from training.student import Student
+from training.student import RHO, Student
 from training.team import MEET_EVERY, Team
 
 
@@ -27,15 +27,19 @@ class Course:
     steps' time.
 
     `accumulate` passes make a step. `quantised` is the share of the steps, at the end, that train with
-    Q4_0's rounding. `draft_share` of the passes also learn to answer with `draft_used` experts.
+    Q4_0's rounding. `draft_share` of the passes also learn to answer with `draft_used` experts. `restless` is
+    how firmly routers are held to few distinct experts in four tokens, `rho` of all they could use, as those
+    of large models do: a cache of a quarter of the experts then holds most of what is asked for.
     """
 
     minutes: float
     steps: int = 0
     accumulate: int = 1
     quantised: float = 0.2
-    balance: float = 0.01
+    balance: float = 0.02
     sharpness: float = 1e-4
+    restless: float = 2.0
+    rho: float = RHO
     draft_share: float = 0.0
     draft_used: int = 2
     keep_minutes: float = 8.0
@@ -65,6 +69,7 @@ class Distillation:
         self._course, self._held_out, self._path, self._seed = course, held_out, path, seed
         self._optimiser, self._team = Optimiser(student), team or Team()
         self._step, self._total, self._spent = 0, course.steps, 0.0
+        self._rho = RHO
         self._counts = torch.zeros(len(student.layers), student.geometry.experts, device=student.trunk.device)
         if path.exists():
             self._restore()
@@ -97,7 +102,8 @@ class Distillation:
                 progress = Progress("distillation", self._total, "steps", self._step)
             elif progress is not None:
                 rate = team.size * tokens / (monotonic() - started)
-                progress.add(1, f"KL {kl:.4f}  gradient {length:.2f}  {rate:,.0f} tok/s  {self._balance()}")
+                figures = f"KL {kl:.4f}  gradient {length:.2f}  {rate:,.0f} tok/s"
+                progress.add(1, f"{figures}  {self._balance()}  rho {self._rho:.3f}")
             if meets and monotonic() - kept > 60 * course.keep_minutes:
                 self._keep()
                 kept = monotonic()
@@ -135,6 +141,10 @@ class Distillation:
                 loss, gradient = divergence(student.trunk, final.detach(), targets, weights)
             even = torch.stack([load.balance for load in loads]).sum() * course.balance
             even = even + torch.stack([load.sharpness for load in loads]).sum() * course.sharpness
+            if not used:
+                restless = torch.stack([load.restless(course.rho) for load in loads]).sum()
+                even = even + restless * course.restless
+                self._rho += 0.05 * (float(torch.stack([load.rho for load in loads]).mean()) - self._rho)
             share = 1 / course.accumulate
             torch.autograd.backward([final, even], [gradient * share, even.new_tensor(share)])
             if not used:

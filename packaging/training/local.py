@@ -14,11 +14,11 @@ from training.cutting import evened
 from training.optimiser import Optimiser
 from training.progress import Progress
 from training.shelf import Reader, Step
-from training.student import Student
+from training.student import RHO, Student
 from training.team import MEET_EVERY, Team
 from training.trunk import norm, places
 
-_BALANCE = 0.02
+_BALANCE, _RESTLESS = 0.01, 0.3
 _KEEP_EVERY = 5 * MEET_EVERY  # steps between checkpoints
 
 
@@ -77,6 +77,6 @@ def _losses(student: Student, step: Step) -> Iterator[tuple[int, float]]:
             difference, whole = (found - wanted) * weights, (wanted * weights).square().sum()
             gradient = difference * weights * (2 / whole)
             missed = float(difference.square().sum() / whole)
-        one = torch.ones_like(load.balance)
-        torch.autograd.backward([found, load.balance], [gradient, one * _BALANCE])
+        even = load.balance * _BALANCE + load.restless(RHO) * _RESTLESS
+        torch.autograd.backward([found, even], [gradient, torch.ones_like(even)])
         yield index - student.geometry.dense, missed

@@ -8,7 +8,7 @@ import torch
 
 from training.student import Student
 
-RATE, RATE_ROUTER = 6e-4, 1.5e-3
+RATE, RATE_ROUTER = 4e-4, 1.5e-3
 _WARM = 0.03  # of all steps
 _LAST = 0.05  # of the highest pace
 

@@ -14,6 +14,8 @@ from training.rounding import rounded_
 from training.trunk import Trunk, norm, places
 
 Tensor = torch.Tensor
+RHO = 0.57  # what routers are held to; published routes of large models lie between 0.55 and 0.8
+_BACK = 3  # tokens before, so that a window is the four of rho(4)
 MATRICES = ("gate_up", "down", "shared_gate_up", "shared_down")
 
 
@@ -47,13 +49,21 @@ class Moe:
 
 @dataclass(frozen=True)
 class Load:
-    """What the router of one layer did: `chosen` I64 [n, k], `counts` [experts] pairs, and the losses
-    that even it out."""
+    """What the router of one layer did: `chosen` I64 [n, k], `counts` [experts] pairs, the losses that even
+    it out, `novelty` (probability of experts that the tokens just before did not use) and `rho`, distinct
+    experts / (4 k) in four tokens. Documents lie one behind the other: the first tokens of one count as if
+    they followed the last of another, one place in some hundred."""
 
     chosen: Tensor
     counts: Tensor
     balance: Tensor
     sharpness: Tensor
+    novelty: Tensor
+    rho: Tensor
+
+    def restless(self, wanted: float) -> Tensor:
+        """The loss that brings rho(4) down to `wanted` and rests there: novelty, as much as it is missed."""
+        return self.novelty * (self.rho - wanted).clamp(min=0.0)
 
 
 class Student:
@@ -110,13 +120,26 @@ class Student:
         gate, up = both.chunk(2, dim=1)
         shared = Linear.apply(F.silu(gate) * up, moe.used["shared_down"], moe.shared_down)
         share = plan.counts / chosen.numel()
+        recent, rho = _neighbours(chosen, self.geometry.experts)
         load = Load(
             chosen,
             plan.counts,
             (probabilities.mean(0) * share).sum() * self.geometry.experts,
             scores.logsumexp(1).square().mean(),
+            1 - (probabilities[_BACK:] * recent).sum(1).mean(),
+            rho,
         )
         return routed + shared.float(), load
+
+
+@torch.no_grad()
+def _neighbours(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    """Which experts the `_BACK` tokens before each used, [n - _BACK, experts], 1 or 0, from the token `_BACK`
+    on; and rho over windows of one token more."""
+    seen = torch.zeros(len(chosen), experts, device=chosen.device).scatter_(1, chosen, 1.0)
+    recent = torch.stack([seen[at : len(seen) - _BACK + at] for at in range(_BACK)]).amax(0)
+    distinct = torch.maximum(recent, seen[_BACK:]).sum(1).mean()
+    return recent, distinct / (chosen.shape[1] * (_BACK + 1))
 
 
 def weights_of(geometry: Geometry) -> int:
