@@ -49,6 +49,12 @@ def _file(word: str) -> Path:
     return Path(word)
 
 
+def _switch(word: str) -> bool:
+    if word not in ("on", "off"):
+        raise argparse.ArgumentTypeError(f"{word!r} is neither on nor off")
+    return word == "on"
+
+
 def _budget(word: str) -> int | str:
     try:
         return parse_budget(word).wire
@@ -129,6 +135,22 @@ FLAGS = (
     Flag(("--draft-experts",), "request", "draft_experts", int, "experts per token while drafting", "K"),
     Flag(("--draft-length",), "request", "draft_length", int, "longest draft in tokens"),
     Flag(("--cap",), "request", "cap", int, "experts per layer that verifying prefers in lossy modes", "N"),
+    Flag(
+        ("--resident-only",),
+        "request",
+        "resident_only",
+        _switch,
+        "whether drafts choose among the experts in memory alone (default on; the text stays the same)",
+        "on|off",
+    ),
+    Flag(
+        ("--prefetch",),
+        "request",
+        "prefetch",
+        _switch,
+        "whether experts are read before they are asked for (default on; the text stays the same)",
+        "on|off",
+    ),
     Flag(("-sys", "--system"), "program", "system", text, "system prompt", "TEXT"),
     Flag(
         ("--server",),

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _NEXT, _LOSSY, _NOW = "next answer", "in lossy modes", "at once"
 _BUDGET = "3G, 25% of the model's files, or max for no limit"
 _DRAFTS = {"draft_experts": "draft experts", "draft_length": "draft length", "cap": "reuse cap"}
+_READS = {
+    "resident_only": ("resident only", "drafts choose among the experts in memory and wait for no read"),
+    "prefetch": ("prefetch", "experts are read before they are asked for"),
+}
 
 
 class Switches:
@@ -37,6 +41,7 @@ class Switches:
         return [
             self._mode(),
             *(self._drafts(name, snapshot, reasons.get(name, "")) for name in _DRAFTS),
+            *(self._reads(name, snapshot.plan) for name in _READS),
             self._budget(snapshot, snapshot.plan),
         ]
 
@@ -65,6 +70,14 @@ class Switches:
         word = EXACT if mode is None else sign(mode.name, exact=mode.exact)
         return _row(name, label, f"{value} {word}", _NEXT, why)
 
+    def _reads(self, name: str, plan: PlanCard | None) -> Row:
+        label, what = _READS[name]
+        if plan is None or not plan.store:
+            return Row(name, (labelled(label), ("n/a: this model is held whole", "faint")))
+        value = "on" if self._value(name) else "off"
+        why = f"{what}. Counts from the next answer; changes the speed, never the text."
+        return _row(name, label, f"{value} {EXACT}", _NEXT, why)
+
     def _budget(self, snapshot: Snapshot, plan: PlanCard | None) -> Row:
         held = plan is None or not plan.store
         value = size(snapshot.budget_bytes) if snapshot.budget_bytes else "no limit"
@@ -80,7 +93,7 @@ class Switches:
         return _row("budget", "budget", f"{value} =exact", _NOW, f"{why} changes the text. F10 keeps one.")
 
     def _value(self, name: str) -> int:
-        """What the next request says, or else what the engine takes."""
+        """What the next request says, or else what the engine takes; 1 and 0 for on and off."""
         snapshot = self._app.board.snapshot
         given = self._app.options.request.get(name)
         return int(given if given is not None else getattr(snapshot.settings, name) if snapshot else 0)
@@ -94,6 +107,9 @@ class Switches:
                 await self._app.tuning.mode_step(step or 1)
             elif name == "budget":
                 await self._ask_budget()
+            elif name in _READS:
+                await self._app.tuning.drafts(name, not self._value(name))
+                self._said("")
             else:
                 await self._turn_drafts(name, step)
         except S2Error as error:

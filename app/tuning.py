@@ -51,7 +51,7 @@ class Tuning:
         await self.mode(self._app.board.mode_after(self._app.mode, step))
 
     async def drafts(self, name: str, value: int) -> None:
-        """`draft_experts` or `draft_length` of the answers to come, until another model is loaded.
+        """One of the speculation fields but the mode, for the answers to come, until another model is loaded.
 
         Raises the S2Error the engine refuses with.
         """

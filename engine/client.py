@@ -74,6 +74,8 @@ class EngineClient:
         draft_experts: int | None = None,
         draft_length: int | None = None,
         cap: int | None = None,
+        resident_only: bool | None = None,
+        prefetch: bool | None = None,
     ) -> bool:
         """Asks for a model and returns at once; `telemetry` shows the progress and a failure.
 
@@ -90,6 +92,8 @@ class EngineClient:
             "draft_experts": draft_experts,
             "draft_length": draft_length,
             "cap": cap,
+            "resident_only": resident_only,
+            "prefetch": prefetch,
         }
         body = {name: value for name, value in wishes.items() if value is not None}
         answer = await self._call("POST", "/load", {"model": str(model.expanduser().absolute()), **body})

@@ -36,6 +36,10 @@ class Fields:
             return bool(value)
         raise self.wrong(name, "true or false")
 
+    def switch(self, name: str) -> bool | None:
+        """As `flag`, where saying nothing is not the same as no."""
+        return None if self._body.get(name) is None else self.flag(name)
+
     def integer(self, name: str) -> int | None:
         value = self._body.get(name)
         if isinstance(value, float) and value.is_integer():

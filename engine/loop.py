@@ -86,6 +86,8 @@ class _Answer:
     def prefill(self) -> Iterator[Prefill]:
         """Brings the prompt into the KV cache, as far as it is not there, a micro-batch at a time."""
         session, prompt = self._session, self._request.prompt
+        if session.store is not None:
+            session.store.set_prefetch(self._request.speculation.prefetch)
         self._cached = session.resume(prompt, exact=MODES[self._request.speculation.mode].exact)
         yield Prefill(self._cached, len(prompt), self._cached)
         for at in range(self._cached, len(prompt), session.plan.n_ubatch):

@@ -96,6 +96,8 @@ class Settings:
     draft_experts: int
     draft_length: int
     cap: int = 0
+    resident_only: bool = True
+    prefetch: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,8 @@ def _common() -> dict[str, Any]:
         "draft_experts": _whole(1, 1 << 16),
         "draft_length": _whole(0, MAX_DRAFT_LENGTH),
         "cap": _whole(1, 1 << 16),
+        "resident_only": _FLAG,
+        "prefetch": _FLAG,
         "user": _TEXT,
         "request_id": _REQUEST,
         "return_tokens": _FLAG,

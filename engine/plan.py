@@ -43,6 +43,8 @@ class Wishes:
     draft_experts: int | None = None
     draft_length: int | None = None
     cap: int | None = None
+    resident_only: bool | None = None
+    prefetch: bool | None = None
     budget: int | str | None = None
     store: bool | None = None
 
@@ -370,4 +372,11 @@ def _speculation(
     why = "short: a draft step costs nearly a full one" if wishes.draft_length is None else "asked for"
     reasons["draft_length"] = why
     cap = _cap(device, model, wishes, reasons)
-    return Speculation(mode=mode, draft_experts=experts, draft_length=length, cap=cap)
+    return Speculation(
+        mode=mode,
+        draft_experts=experts,
+        draft_length=length,
+        cap=cap,
+        resident_only=wishes.resident_only is not False,
+        prefetch=wishes.prefetch is not False,
+    )

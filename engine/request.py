@@ -88,7 +88,7 @@ def is_lossy(mode: str) -> bool:
 
 
 #: The fields of a Speculation that a request may carry, and that settings are.
-SPECULATION_FIELDS = ("mode", "draft_experts", "draft_length", "cap")
+SPECULATION_FIELDS = ("mode", "draft_experts", "draft_length", "cap", "resident_only", "prefetch")
 
 #: What decides how far a block is drafted: engine/expansion.py.
 EXPANSIONS = ("priced", "utility", "confidence", "fixed", "cascade")
@@ -146,16 +146,18 @@ class Sampling:
 class Speculation:
     """Which mode, and how it drafts: `draft_experts` = k' per token, `draft_length` tokens per block at most.
 
-    `expansion`: what decides how many, one of EXPANSIONS, or "" for the mode's own. `from_memory`: drafts
-    choose among the experts in memory and read nothing. `cap`, `beta`, `by_prefix`: of a Reuse, in modes that
-    have one.
+    `expansion`: what decides how many, one of EXPANSIONS, or "" for the mode's own. `resident_only`:
+    drafts choose among the experts in memory and read nothing. `prefetch`: experts are read before they are
+    asked for, by the next layer's router and by what drafts announce; it counts in every mode. `cap`, `beta`,
+    `by_prefix`: of a Reuse, in modes that have one.
     """
 
     mode: str = "ar"
     draft_experts: int = 2
     draft_length: int = 8
     expansion: str = ""
-    from_memory: bool = True
+    resident_only: bool = True
+    prefetch: bool = True
     cap: int = 16
     beta: float = BETA
     by_prefix: bool = False

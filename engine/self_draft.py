@@ -164,7 +164,7 @@ class SelfDraft:
     def _drafting(self, start: int) -> Iterator[Context]:
         """Few experts inside; afterwards the cache is as it was."""
         cells = self._caught_up() if self._apart else self._session.target
-        from_memory = self._speculation.from_memory
+        from_memory = self._speculation.resident_only
         with self._session.drafting(self._way.experts, from_memory=from_memory, hooks=cells.hooks):
             try:
                 yield cells

@@ -99,6 +99,7 @@ _FUNCTIONS: dict[str, Prototype] = {
     "s2_store_get_heat": (None, [c_void_p, POINTER(c_float)]),
     "s2_store_set_heat": (None, [c_void_p, POINTER(c_float)]),
     "s2_store_end_pass": (None, [c_void_p]),
+    "s2_store_set_prefetch": (None, [c_void_p, c_bool]),
     "s2_store_set_drafting": (None, [c_void_p, c_bool]),
     "s2_store_is_whole": (c_bool, [c_void_p]),
     "s2_store_where": (None, [c_void_p, c_void_p]),
@@ -241,6 +242,10 @@ class Store:
         counts = (c_int64 * 3)()
         self._lib.s2_store_asked(self._handle, counts)
         return counts[0], counts[1], counts[2]
+
+    def set_prefetch(self, on: bool) -> None:
+        """Whether experts are read before they are asked for, from now on; the results are the same."""
+        self._lib.s2_store_set_prefetch(self._handle, on)
 
     def set_drafting(self, on: bool) -> None:
         """Passes that follow are drafts: neither counted nor learned from, and what was announced for the

@@ -204,6 +204,8 @@ def parse_speculation(body: Mapping[str, Any]) -> dict[str, Any]:
         "draft_experts": fields.integer("draft_experts"),
         "draft_length": fields.integer("draft_length"),
         "cap": fields.integer("cap"),
+        "resident_only": fields.switch("resident_only"),
+        "prefetch": fields.switch("prefetch"),
     }
     asked = {name: value for name, value in asked.items() if value is not None}
     Speculation(**asked)  # type: ignore[arg-type]

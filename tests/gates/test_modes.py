@@ -5,6 +5,7 @@ said before."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from decoding import Answer, answer, prompt_of, request
@@ -99,6 +100,25 @@ def test_drafts_from_memory_read_nothing_for_themselves(held: Session, passage: 
     assert after.asked == before.asked, "drafts are not counted"
     if not store.is_whole:
         assert after.prefetched > before.prefetched, "what the target would choose is read ahead"
+
+
+def test_the_text_is_the_same_however_experts_are_read(
+    held: Session, passage: str, plain: dict[float, Answer]
+) -> None:
+    """Without prefetch nothing is read before it is asked for; the text stays, also where drafts may read."""
+    store, prompt = held.store, prompt_of(held, passage, 600)
+    assert store is not None
+    for prefetch, resident_only in ((False, True), (False, False), (True, False)):
+        held.rewind(0)
+        asked = request(prompt, mode="s2-exact", length=4, temperature=0.8, tokens=32)
+        reads = replace(asked.speculation, prefetch=prefetch, resident_only=resident_only)
+        before = store.stats()
+        check_same(plain[0.8], answer(held, replace(asked, speculation=reads)))
+        after = store.stats()
+        if not prefetch:
+            assert after.prefetched == before.prefetched
+        elif not store.is_whole:
+            assert after.prefetched > before.prefetched
 
 
 def test_a_draft_leaves_no_trace_in_what_the_store_learns(held: Session, passage: str) -> None:

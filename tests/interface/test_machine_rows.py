@@ -204,6 +204,19 @@ def test_the_cap_is_marked_where_it_counts(mode: str) -> None:
     assert ("≈lossy" in texts(rows)["draft_length"]) is lossy, "lengths change the text of lossy modes"
 
 
+def test_reads_are_switched_where_experts_are_read() -> None:
+    rows = switches(replace(LOADED, settings=replace(LOADED.settings, prefetch=False)))
+    said, why = texts(rows), reasons(rows)
+    assert "‹ on =exact ›" in said["resident_only"]
+    assert "‹ off =exact ›" in said["prefetch"]
+    for name in ("resident_only", "prefetch"):
+        assert said[name].endswith("next answer")
+        assert "never the text" in why[name]
+    whole = switches(replace(LOADED, plan=replace(PLAN, store=False)))
+    assert texts(whole)["prefetch"].endswith("n/a: this model is held whole")
+    assert not {row.name for row in whole if row.switch} & {"resident_only", "prefetch"}
+
+
 def test_a_model_that_is_held_whole_needs_a_reload() -> None:
     rows = switches(replace(LOADED, plan=replace(PLAN, store=False, budget_bytes=0), budget_bytes=0))
     budget = rows[-1]

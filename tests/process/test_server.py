@@ -300,6 +300,17 @@ def test_a_lossy_mode_says_so_and_takes_its_cap(loaded: Handle) -> None:
         assert hint in caught.value.hint
 
 
+def test_reads_are_switched_while_it_runs(loaded: Handle) -> None:
+    before = call(loaded.socket, "GET", "/settings")
+    assert (before["resident_only"], before["prefetch"]) == (True, True)
+    changed = call(loaded.socket, "POST", "/settings", {"resident_only": False, "prefetch": False})
+    assert changed == {**before, "resident_only": False, "prefetch": False}
+    with pytest.raises(errors.BadRequest) as caught:
+        call(loaded.socket, "POST", "/settings", {"prefetch": "yes"})
+    assert "prefetch is not true or false" in caught.value.message
+    assert call(loaded.socket, "POST", "/settings", before) == before
+
+
 def test_telemetry_shows_the_running_request(loaded: Handle) -> None:
     with stream(loaded, None, "/telemetry") as watched:
         seen = watched.events()

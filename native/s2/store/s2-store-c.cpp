@@ -80,6 +80,8 @@ void    s2_store_set_heat(s2_store * store, const float * heat) { store->store.s
 
 void s2_store_set_drafting(s2_store * store, bool on) { store->store.set_drafting(on); }
 
+void s2_store_set_prefetch(s2_store * store, bool on) { store->store.set_prefetch(on); }
+
 void * s2_store_layer(s2_store * store, int32_t layer) {
     for (auto & one : store->layers) {
         if (store->store.model_layer(one.index) == layer) {

@@ -35,7 +35,7 @@ void Store::prefer(int32_t layer, const float * scores, float * out) const {
 }
 
 void Store::announce(int32_t layer, const int32_t * experts, int32_t n) {
-    if (whole || sync) {
+    if (whole || sync || !prefetch) {
         return;
     }
     const Lock lock(mutex);

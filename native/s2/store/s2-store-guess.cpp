@@ -12,7 +12,7 @@ constexpr int64_t AHEAD_BYTES = 4 << 20; // in flight on guesses: what a fast di
 } // namespace
 
 bool Store::wants_guesses() {
-    if (!may_miss() || drafting) {
+    if (!may_miss() || drafting || !prefetch) {
         return false;
     }
     const Lock lock(mutex);

@@ -65,6 +65,7 @@ class Store {
 
     // Drafts, see s2-store.h.
     void set_drafting(bool on);
+    void set_prefetch(bool on) { prefetch = on; }
     void prefer(int32_t layer, const float * scores, float * out) const;
     void announce(int32_t layer, const int32_t * experts, int32_t n);
     void where(uint8_t * out) const;
@@ -219,6 +220,7 @@ class Store {
     std::vector<Expert> expected;        // entries in memory that the next layer likely asks for
 
     // Drafting.
+    std::atomic<bool>   prefetch{ true };
     std::atomic<bool>   drafting{ false }; // passes are drafts: neither counted nor credited
     std::vector<Expert> awaited;           // by the verify pass that follows them
 

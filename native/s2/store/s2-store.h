@@ -92,6 +92,9 @@ S2_STORE_API void s2_store_end_pass(struct s2_store * store);
 // was announced for the verify pass after them stays.
 S2_STORE_API void s2_store_set_drafting(struct s2_store * store, bool on);
 
+// Whether anything is read before it is asked for: by guesses at the next layer, or because a draft announced it.
+S2_STORE_API void s2_store_set_prefetch(struct s2_store * store, bool on);
+
 // The layer with the model's number `layer`, for the next two; null when it has no experts here.
 S2_STORE_API void * s2_store_layer(struct s2_store * store, int32_t layer);
 
