@@ -99,13 +99,15 @@ class Load:
     stamp: tuple[int, ...] = ()
 
     def stamped(self) -> Load:
-        """With the stamp of the files that are there now. Waits for the disk."""
+        """With the first of its files, whichever was named, and the stamp of those that are there now. Waits
+        for the disk."""
         try:
-            looks = [file.stat() for file in files_of(self.path)]
+            files = files_of(self.path)
+            looks = [file.stat() for file in files]
         except (ModelError, OSError):  # loading it says what is wrong
             return self
         stamps = [(about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns) for about in looks]
-        return dataclasses.replace(self, stamp=tuple(chain.from_iterable(stamps)))
+        return dataclasses.replace(self, path=files[0], stamp=tuple(chain.from_iterable(stamps)))
 
 
 def parse_chat(body: Mapping[str, Any]) -> Call:
