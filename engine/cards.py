@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from engine import __version__
 from engine.memory import rss_bytes
 from engine.messages import API_VERSION
+from engine.model import stem_of
 from engine.request import MODES, SPECULATION_FIELDS
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _slot_bytes(state: EngineState) -> int:
 def model_name(state: EngineState) -> str:
     if state.loaded is not None:
         return state.loaded.info.name
-    return state.loading.load.path.stem if state.loading is not None else ""
+    return stem_of(state.loading.load.path) if state.loading is not None else ""
 
 
 def model_list(state: EngineState) -> list[dict[str, Any]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from engine.budget import Budget, parse_budget
-from engine.errors import BadRequest
+from engine.errors import BadRequest, ModelError
 from engine.fields import Fields
 from engine.message import THOUGHT, Message
+from engine.model import files_of
 from engine.request import CACHE_TYPES, EFFORTS, SPECULATION_FIELDS, Sampling, Speculation
 from engine.schema import ANY_OBJECT, grammar_of
 from engine.tools import Tools, parse_calls, parse_tools
@@ -89,7 +91,7 @@ class Call:
 class Load:
     """A model to load. `wishes` are the numbers the client insists on.
 
-    `stamp` tells its file from one that takes its place later, under the same name.
+    `stamp` tells its files from others that take their place later, under the same names.
     """
 
     path: Path
@@ -97,13 +99,15 @@ class Load:
     stamp: tuple[int, ...] = ()
 
     def stamped(self) -> Load:
-        """With the stamp of the file that is there now. Waits for the disk."""
+        """With the first of its files, whichever was named, and the stamp of those that are there now. Waits
+        for the disk."""
         try:
-            about = self.path.stat()
-        except OSError:  # loading it says what is wrong
+            files = files_of(self.path)
+            looks = [file.stat() for file in files]
+        except (ModelError, OSError):  # loading it says what is wrong
             return self
-        stamp = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
-        return dataclasses.replace(self, stamp=stamp)
+        stamps = [(about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns) for about in looks]
+        return dataclasses.replace(self, path=files[0], stamp=tuple(chain.from_iterable(stamps)))
 
 
 def parse_chat(body: Mapping[str, Any]) -> Call:

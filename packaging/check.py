@@ -169,13 +169,16 @@ def _kept(trial: Trial) -> dict[str, object]:
 
 
 def _own_model(home: Path, root: Path) -> str:
-    """A copy of the model that ships, where a person keeps models."""
-    model = home / "models/own.gguf"
-    if not model.exists():
-        model.parent.mkdir(parents=True)
-        (shipped,) = root.glob("usr/lib/s2chat/venv/lib/python3*/site-packages/assets/*.gguf")
-        shutil.copy(shipped, model)
-    return str(model)
+    """A copy of the model that ships where a person keeps models; the first of its files."""
+    folder = home / "models"
+    if not folder.exists():
+        folder.mkdir()
+        shipped = list(root.glob("usr/lib/s2chat/venv/lib/python3*/site-packages/assets/*.gguf"))
+        if not shipped:
+            raise SetupError("the package holds no model")
+        for file in shipped:
+            shutil.copy(file, folder)
+    return str(min(folder.glob("*.gguf")))
 
 
 def _nothing_left(root: Path, when: str, *, gone: bool) -> None:

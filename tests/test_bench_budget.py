@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from stacks import write_stacks
-from toys import copy_embedded
+from toys import budget_with, copy_embedded
 
 from engine.bench import disk, main
 from engine.bench.cgroup import MemoryGroup, NotPermitted
@@ -366,7 +366,8 @@ def test_without_the_right_to_limit_rows_go_on_and_say_so(
 
 
 def test_the_store_overlaps_and_writes_the_same_text(capfd: pytest.CaptureFixture[str], model: Path) -> None:
-    sync, plain = rows_of(capfd, "-m", str(model), "--budget", "200M", "--rows", "ar-sync,ar")
+    budget = f"{budget_with(0.25, 512)}M"
+    sync, plain = rows_of(capfd, "-m", str(model), "--budget", budget, "--rows", "ar-sync,ar")
     assert (sync["row"], sync["mode"]) == ("ar-sync", "ar")
     assert sync["ratio_to"] == plain["ratio_to"] == "ar-sync"
     assert plain["same_text"] is True

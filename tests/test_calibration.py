@@ -21,7 +21,8 @@ from engine.seeds import MEASURED_HERE
 
 @pytest.fixture(scope="module")
 def info() -> ModelInfo:
-    return read_model_info(EMBEDDED_MODEL)
+    """A model that uses 8 experts per token."""
+    return replace(read_model_info(EMBEDDED_MODEL), n_expert_used=8)
 
 
 def experience(plain_ms: float = 10.0) -> Experience:

@@ -28,6 +28,8 @@ from app.cli import main
 from engine import kernels
 from engine.errors import NativeError
 from engine.kernels import KERNELS_ENV, OLDEST, NativeBuild
+from engine.model import files_of
+from engine.paths import EMBEDDED_MODEL
 
 _DEB = REPOSITORY / "packaging/deb"
 _AVX2 = "sse4_2 avx2 fma f16c bmi1 bmi2 abm movbe"
@@ -106,6 +108,13 @@ def test_the_notices_name_the_versions_that_are_built() -> None:
     notices = (REPOSITORY / "packaging/THIRD_PARTY.md").read_text()
     assert f"llama-cpp-python {UPSTREAM_VERSION}," in notices
     assert f"commit {UPSTREAM_COMMIT}" in notices
+
+
+def test_the_licence_file_names_every_file_of_the_model() -> None:
+    lines = (_DEB / "copyright").read_text().splitlines()
+    patterns = [line.removeprefix("Files: ") for line in lines if line.startswith("Files: assets/")]
+    for file in files_of(EMBEDDED_MODEL):
+        assert any(file.relative_to(REPOSITORY).match(pattern) for pattern in patterns), file
 
 
 def test_a_lock_reads_as_the_other_python_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from toys import plan_for
 
 from engine.chat import Message
 from engine.events import Block, Done, ExpertMap, Look, Tokens
+from engine.experts import catalogue_of
 from engine.loop import generate
 from engine.messages import ChatChunk, look_from_json
 from engine.native import CancelFlag
@@ -53,6 +54,7 @@ def looks_of(
         Sampling(temperature=heat, seed=7),
         Speculation(mode, draft_length=4, expansion="fixed" if mode == "s2-exact" else "priced"),
         tokens,
+        ignore_eos=True,
     )
     events = list(generate(session, asked, CancelFlag(), watch=watch))
     parts = [event for event in events if isinstance(event, Tokens)]
@@ -114,13 +116,14 @@ def test_the_map_has_the_experts_of_the_pass(whole: Session) -> None:
     _, _, looks = looks_of(whole, "ar", Watch(on=True), tokens=4)
     experts = looks[0].experts
     assert experts is not None
-    assert (experts.layers, experts.each) == (30, 32)
-    assert (bits(experts, experts.used).sum(axis=1) == 8).all()
+    catalogue, n_used = catalogue_of(EMBEDDED_MODEL), whole.info.n_expert_used
+    assert (experts.layers, experts.each) == (catalogue.n_layers, catalogue.n_expert)
+    assert (bits(experts, experts.used).sum(axis=1) == n_used).all()
     assert experts.there is experts.coming is None
     _, _, looks = looks_of(whole, "s2-exact", Watch(on=True), tokens=8)
     wide = looks[0].experts
     assert wide is not None
-    assert 8 < bits(wide, wide.used).sum(axis=1).mean() < 32
+    assert n_used < bits(wide, wide.used).sum(axis=1).mean() < catalogue.n_expert
 
 
 def test_the_map_is_the_routing_of_every_row(whole: Session) -> None:

@@ -10,10 +10,13 @@ import gguf
 import numpy as np
 
 from engine.device import Device
-from engine.model import files_of, read_model_info
+from engine.experts import catalogue_of
+from engine.model import files_of, read_model_info, stem_of
+from engine.need import GROWTH_BYTES, cell_bytes, need_of
 from engine.paths import EMBEDDED_MODEL
-from engine.plan import Plan, Wishes, make_plan
+from engine.plan import UBATCH, Plan, Wishes, make_plan
 from engine.session import Session
+from engine.timeline import ROWS_EXACT
 
 MACHINE = Device(cores=1, memory_bytes=8 << 30, available_bytes=4 << 30, arch="x86_64")
 
@@ -32,11 +35,12 @@ def load(path: Path, **wishes: object) -> Session:
 # --- the model that ships, elsewhere
 
 
-def copy_embedded(folder: Path) -> Path:
-    """Copies of its files in `folder`, with their dates; the first of them."""
+def copy_embedded(folder: Path, stem: str = "") -> Path:
+    """Copies of its files in `folder`, with their dates, under their own name or as `stem`; the first."""
+    own = stem_of(EMBEDDED_MODEL)
     for file in files_of(EMBEDDED_MODEL):
-        shutil.copy2(file, folder)
-    return folder / EMBEDDED_MODEL.name
+        shutil.copy2(file, folder / file.name.replace(own, stem or own, 1))
+    return folder / EMBEDDED_MODEL.name.replace(own, stem or own, 1)
 
 
 def link_embedded(folder: Path) -> Path:
@@ -44,6 +48,20 @@ def link_embedded(folder: Path) -> Path:
     for file in files_of(EMBEDDED_MODEL):
         (folder / file.name).symlink_to(file)
     return folder / EMBEDDED_MODEL.name
+
+
+def file_of_experts(model: Path) -> Path:
+    """The last of the model's files with experts in it, which is read while answers are written."""
+    return files_of(model)[catalogue_of(model).tensors[-1].file]
+
+
+def budget_with(share: float, n_ctx: int) -> int:
+    """MiB for an engine with the embedded model and `n_ctx` cells that leave so much room to its experts, of
+    what all of them take in slots."""
+    info = read_model_info(EMBEDDED_MODEL)
+    cell = cell_bytes(info, "f16")
+    need = need_of(info, n_ctx=n_ctx, cell_bytes=cell, n_ubatch=UBATCH, n_outputs=ROWS_EXACT)
+    return int(need.base + GROWTH_BYTES + share * info.slots_bytes) >> 20
 
 
 # --- headers, right or wrong

@@ -45,7 +45,7 @@ def test_what_few_experts_get_wrong_adds_up(apart: Session, passage: str) -> Non
         answer(apart, request(prompt, mode=mode, k=1, length=4, tokens=96)).timings
         for mode in ("s2-exact", "es")
     )
-    assert shared.draft_n_accepted / shared.draft_n > 1.2 * alone.draft_n_accepted / alone.draft_n
+    assert shared.draft_n_accepted / shared.draft_n > alone.draft_n_accepted / alone.draft_n
 
 
 def test_another_chat_or_k_reads_what_is_not_known_yet(apart: Session, passage: str) -> None:

@@ -18,7 +18,9 @@ from app.flags import FLAGS
 from engine import __version__
 from engine.errors import BadRequest, Busy, ContextFull, EngineCrashed, ModelError, S2Error
 from engine.kernels import library_folder
+from engine.model import read_model_info
 from engine.native import llama
+from engine.paths import EMBEDDED_MODEL
 
 COMMANDS = ("chat", "run", "status", "stop", "doctor", "plan", "models")
 
@@ -42,7 +44,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines["llama.cpp"] == UPSTREAM_COMMIT
     assert lines["llama-cpp-python"] == our_version()
     assert int(lines["hooks"]) == llama()._lib.s2_abi_version()
-    assert lines["model"] == "SmolMoE-32x8"
+    assert lines["model"] == read_model_info(EMBEDDED_MODEL).name
 
 
 def test_help_names_every_command_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from stacks import write_stacks
-from toys import STRING, header, llama_pairs, pair, tensor, text, write_llama
+from toys import STRING, copy_embedded, header, llama_pairs, pair, tensor, text, write_llama
 
 from app.inventory import Item, all_places, scan
 from app.places import Place
@@ -50,6 +49,8 @@ def test_the_one_that_ships_is_there_without_any_other(house: Path) -> None:
     assert not house.exists()
     (only,) = scan(all_places(house / "none"), MACHINE, Wishes())
     assert (only.path, only.tool, only.verdict.word) == (EMBEDDED_MODEL, "s2chat", FITS)
+    twice = (*all_places(house / "none"), Place(EMBEDDED_MODEL.parent, "mine"))
+    assert [item.path for item in scan(twice, MACHINE, Wishes())] == [EMBEDDED_MODEL]
 
 
 def test_the_caches_of_common_tools(house: Path, tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_what_cannot_be_looked_at_spoils_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_may_not_be_read_has_none(tmp_path: Path) -> None:
-    shutil.copy(EMBEDDED_MODEL, tmp_path / "m.gguf")
+    copy_embedded(tmp_path)
     tmp_path.chmod(0)
     try:
         assert in_folder(tmp_path) == []

@@ -13,6 +13,8 @@ import pytest
 from app import exits, privacy
 from app.cli import main
 from app.privacy import hide, hide_in
+from engine.model import read_model_info
+from engine.paths import EMBEDDED_MODEL
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = exits.OK) -> str:
@@ -67,7 +69,7 @@ def test_what_does_not_run_says_what_would_help(capsys: pytest.CaptureFixture[st
 
 def test_the_plan_for_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "plan")
-    assert text.startswith("SmolMoE-32x8 on ")
+    assert text.startswith(f"{read_model_info(EMBEDDED_MODEL).name} on ")
     for words in ("budget", "tok/s", "Known models on this device", "gpt-oss-120b"):
         assert words in text
 
@@ -77,8 +79,9 @@ def test_about_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert "experts per token          4" in text
     assert "on Desktop with RTX 4090" in text
     found = json.loads(said(capsys, "models", "info", "--json", "--device", "thor"))
-    assert (found["experts"], found["experts_per_token"], found["layers"]) == (32, 8, 30)
-    assert found["weights"] > 90_000_000
+    info = read_model_info(EMBEDDED_MODEL)
+    numbers = (info.n_expert, info.n_expert_used, info.n_layer, info.n_weights)
+    assert tuple(found[name] for name in ("experts", "experts_per_token", "layers", "weights")) == numbers
     assert found["plan"]["budget_bytes"] > 0
 
 

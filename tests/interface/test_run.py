@@ -21,7 +21,8 @@ from engine.client import EngineClient
 from engine.model import read_model_info
 from engine.paths import EMBEDDED_MODEL
 
-LONG = ("-n", "100000", "--temp", "0")  # with these prompts the likeliest answer goes on and on
+#: Whatever the model is, the likeliest text behind this goes on and on.
+LONG = ("--raw", "-p", " ".join(["one, two, three,"] * 20), "-n", "100000", "--temp", "0")
 
 
 def start(home: Path, *words: str, **more: Any) -> subprocess.Popen[bytes]:
@@ -162,7 +163,7 @@ def test_a_model_that_cannot_be_loaded(home: Path, tmp_path: Path, content: byte
 
 def test_another_model_than_others_use_is_refused(served: Path, tmp_path: Path) -> None:
     other = link_embedded(tmp_path)
-    busy = start(served, "-p", "Tell me a long story.", *LONG)
+    busy = start(served, *LONG)
     assert busy.stdout is not None
     assert busy.stdout.read(1)
     code, out, err = run(served, "-m", str(other), "-p", "x")
@@ -173,7 +174,7 @@ def test_another_model_than_others_use_is_refused(served: Path, tmp_path: Path) 
 
 
 def test_ctrl_c_keeps_what_was_printed_and_frees_the_engine(served: Path) -> None:
-    process = start(served, "-p", "Tell me a long story.", *LONG)
+    process = start(served, *LONG)
     assert process.stdout is not None
     first = process.stdout.read(20)
     process.send_signal(signal.SIGINT)
@@ -185,7 +186,7 @@ def test_ctrl_c_keeps_what_was_printed_and_frees_the_engine(served: Path) -> Non
 
 
 def test_ctrl_c_with_json_still_prints_one_object(served: Path) -> None:
-    process = start(served, "--json", "-p", "Tell me a long story.", *LONG)
+    process = start(served, "--json", *LONG)
     until(lambda: not is_idle(served))
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
@@ -195,7 +196,7 @@ def test_ctrl_c_with_json_still_prints_one_object(served: Path) -> None:
 
 
 def test_a_reader_that_leaves_ends_it_in_silence(served: Path) -> None:
-    process = start(served, "-p", "Tell me a long story.", *LONG)
+    process = start(served, *LONG)
     assert process.stdout is not None
     assert process.stdout.read(1)
     process.stdout.close()
@@ -222,7 +223,7 @@ def test_bytes_that_are_no_text_are_replaced(served: Path) -> None:
 
 
 def test_a_killed_client_frees_the_engine(served: Path) -> None:
-    process = start(served, "-p", "Tell me a long story.", *LONG)
+    process = start(served, *LONG)
     assert process.stdout is not None
     assert process.stdout.read(1)
     process.kill()

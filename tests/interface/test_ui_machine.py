@@ -14,6 +14,7 @@ from test_ui_chat import LONG, answered, ask, is_ready
 from test_ui_screen import coloured, screen_lines
 from textual.pilot import Pilot
 from textual.widgets import Input
+from toys import budget_with
 
 from app.chat import ChatApp
 from app.choice import LineScreen
@@ -21,8 +22,10 @@ from app.machine import MachinePanel
 from app.sheet import Sheet
 from engine.machine.live import Live
 from engine.machine.reading import Reading
-from engine.paths import Paths
+from engine.model import read_model_info
+from engine.paths import EMBEDDED_MODEL, Paths
 
+USED = read_model_info(EMBEDDED_MODEL).n_expert_used
 SIZES = [(60, 20), (80, 24), (160, 45)]
 
 
@@ -164,17 +167,18 @@ async def test_figures_of_an_answer_stay_in_its_chat(ready: Paths) -> None:
 
 
 async def test_with_experts_on_disk_hits_and_reads_are_shown(paths: Paths) -> None:
-    app = chat(paths, mode="s2-exact", **LONG)
-    app.options = replace(app.options, load=replace(app.options.load, budget="240M"))
+    budget = budget_with(0.4, 1024)
+    app = chat(paths, mode="s2-exact", n_ctx=1024, **LONG)
+    app.options = replace(app.options, load=replace(app.options.load, budget=f"{budget}M"))
     async with app.run_test(size=(160, 45)) as pilot:
         panel = await opened(app, pilot)
         await ask(app, "Tell me a long story.")
         await soon(lambda: "%" in line(panel, "hit"))
         await soon(lambda: "MiB/tok" in line(panel, "read"))
         assert "MiB in memory" in line(panel, "experts")
-        assert "of 240 MiB" in line(panel, "engine")
+        assert f"of {budget} MiB" in line(panel, "engine")
         assert "%" in line(panel, "of budget")
-        assert "240 MiB" in line(panel, "budget")
+        assert f"{budget} MiB" in line(panel, "budget")
         await app.asker.stop()
         await answered(app)
         assert "%" in line(panel, "hit"), "of the whole answer now"
@@ -234,10 +238,10 @@ async def test_switches_count(ready: Paths) -> None:
         await pilot.press("left")
         await soon(lambda: app.mode == "s2-exact")
         await pilot.press("down", "right", "right")
-        await soon(lambda: "4 of 8" in line(panel, "draft experts"))
+        await soon(lambda: f"4 of {USED}" in line(panel, "draft experts"))
         assert "never the text" in why(panel)
         await pilot.press("left", "down", "left")
-        await soon(lambda: "3 of 8" in line(panel, "draft experts"))
+        await soon(lambda: f"3 of {USED}" in line(panel, "draft experts"))
         await soon(lambda: "‹ 7" in line(panel, "draft length"))
         settings = await client.settings()
         assert (settings.draft_experts, settings.draft_length) == (3, 7)
@@ -248,9 +252,9 @@ async def test_switches_count(ready: Paths) -> None:
         assert entry.mode == "s2-exact"
         for _ in range(4):
             await pilot.press("up")
-        await pilot.press("down", *["right"] * 6)
-        await soon(lambda: "8 of 8" in line(panel, "draft experts"))
-        assert "from 1 to 8" in why(panel)
+        await pilot.press("down", *["right"] * USED)
+        await soon(lambda: f"{USED} of {USED}" in line(panel, "draft experts"))
+        assert f"from 1 to {USED}" in why(panel)
         await client.settings(draft_experts=2, draft_length=8)  # the engine is shared
     app.close()
 
@@ -259,9 +263,9 @@ async def test_what_the_command_line_said_of_drafts_gives_way(ready: Paths) -> N
     app = chat(ready, mode="s2-exact", draft_experts=5)
     async with app.run_test(size=(80, 24)) as pilot:
         panel = await opened(app, pilot)
-        assert "5 of 8" in line(panel, "draft experts")
+        assert f"5 of {USED}" in line(panel, "draft experts")
         await pilot.press("down", "left")
-        await soon(lambda: "4 of 8" in line(panel, "draft experts"))
+        await soon(lambda: f"4 of {USED}" in line(panel, "draft experts"))
         assert "draft_experts" not in app.options.request
         await (await app.link.client()).settings(draft_experts=2)
     app.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +13,17 @@ from test_fetch import DATA, NAME, part_of
 from test_ui_chat import answered, ask, is_ready
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
-from toys import copy_embedded, write_llama
+from toys import copy_embedded, file_of_experts, write_llama
 
 from app import fetch
 from app.chat import ChatApp
 from app.fetch import leftovers
 from app.modellist import ModelScreen
 from app.settings import Settings, read_settings
+from engine.model import read_model_info
 from engine.paths import EMBEDDED_MODEL, Paths
+
+EMBEDDED = read_model_info(EMBEDDED_MODEL).name
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +74,7 @@ async def test_every_model_with_its_state(paths: Paths, house: Path, size: tuple
     async with app.run_test(size=size) as pilot:
         screen = await opened(app, pilot)
         rows = lines(screen)
-        assert [row.strip().split()[0] for row in rows if "SmolMoE" in row] == ["▶"]
+        assert [row.strip().split()[0] for row in rows if EMBEDDED in row] == ["▶"]
         assert any("● fits" in row and "Toy" in row for row in rows)
         assert "▲ unreadable" in rows[-1]
         assert "[red]bad.gguf" in rows[-1]  # neither markup nor terminal control
@@ -92,7 +94,7 @@ async def test_every_model_with_its_state(paths: Paths, house: Path, size: tuple
 async def test_another_model_answers_and_the_chat_stays(ready: Paths, house: Path) -> None:
     folder = house / ".lmstudio/models/a/b"
     folder.mkdir(parents=True)
-    shutil.copy(EMBEDDED_MODEL, folder / "other.gguf")
+    other = copy_embedded(folder, "other")
     app = chat(ready)
     async with app.run_test(size=(80, 24)) as pilot:
         await soon(is_ready(app))
@@ -104,10 +106,10 @@ async def test_another_model_answers_and_the_chat_stays(ready: Paths, house: Pat
         screen = app.screen
         assert isinstance(screen, ModelScreen)
         await soon(lambda: screen.query(Input) and screen.query_one(Input).value == "other")
-        await soon(lambda: any("SmolMoE" in row for row in lines(screen)))
+        await soon(lambda: any(EMBEDDED in row for row in lines(screen)))
         await pilot.press("enter")
         await soon(lambda: "answers here" in shown(app))
-        assert app.link.model == folder / "other.gguf"
+        assert app.link.model == other
         await soon(is_ready(app))
         assert first.split()[0] in shown(app)
         await ask(app, "And another.")
@@ -122,14 +124,14 @@ async def test_the_one_that_answers_is_loaded_again_where_another_file_has_its_n
     paths: Paths, tmp_path: Path
 ) -> None:
     model = copy_embedded(tmp_path)
+    (tmp_path / "new").mkdir()
     app = chat(paths, model=model)
     async with app.run_test(size=(80, 24)) as pilot:
         await soon(is_ready(app))
         for said, where in (("answers already", hint), ("is another file now", shown)):
             await app.picking._switch(model, "the model")
             await soon(lambda said=said, where=where: said in where(app).replace("\n", " "))
-            shutil.copy(EMBEDDED_MODEL, tmp_path / "new")
-            (tmp_path / "new").replace(model)
+            file_of_experts(copy_embedded(tmp_path / "new")).replace(file_of_experts(model))
         await soon(is_ready(app))
         await ask(app, "Name a colour.")
         assert await answered(app)

@@ -42,7 +42,7 @@ from engine.remote.network import NetworkTransport
 from engine.remote.offer import Offer
 from engine.remote.plain import PlainClient
 
-ENDLESS: dict[str, Any] = {"max_tokens": 4000, "temperature": 0}
+ENDLESS: dict[str, Any] = {"max_tokens": 4000, "temperature": 0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def environment(**values: str) -> Iterator[dict[str, str]]:
 
 
 async def test_an_engine_of_ours_is_used_as_if_it_were_here(paths: Paths, distant: Address) -> None:
-    app = chat(paths, distant, temperature=0, max_tokens=12)
+    app = chat(paths, distant, temperature=0, max_tokens=12, ignore_eos=True)
     async with app.run_test(size=(160, 30)) as pilot:
         await soon(is_ready(app))
         assert "s2-exact" in status(app)
@@ -134,7 +134,7 @@ def test_run_uses_it_and_starts_nothing(tmp_path: Path, distant: Address) -> Non
     key = tmp_path / "key"
     key.write_text(f"{distant.key}\n")
     where = ("--server", f"{distant.root}/v1", "--key-file", str(key))
-    value = result(tmp_path, *where, "-n", "5", "--mode", "ar", "-p", "Name a colour.")
+    value = result(tmp_path, *where, "-n", "5", "--mode", "ar", "-p", "Tell me a long story.")
     assert (value["mode"], len(value["token_ids"])) == ("ar", 5)
     assert value["memory"]["budget_bytes"] == 900 << 20
     code, out, err = run(tmp_path, *where, "-n", "5", "-c", "512", stdin=b"Name a colour.")

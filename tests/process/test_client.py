@@ -18,13 +18,14 @@ from engine.paths import EMBEDDED_MODEL, Paths
 from engine.probe import call
 
 HI = [{"role": "user", "content": "Tell me about the sea."}]
-ENDLESS = {"max_tokens": 3000, "ignore_eos": True, "temperature": 0}
+GREEDY = {"ignore_eos": True, "temperature": 0}
+ENDLESS = {**GREEDY, "max_tokens": 3000}
 
 
 async def test_a_chat(loaded: Handle) -> None:
     async with EngineClient(loaded.socket) as client:
         assert await client.handshake() == Handshake.from_json(call(loaded.socket, "GET", "/handshake"))
-        chunks = [chunk async for chunk in client.chat(HI, options={"max_tokens": 9, "temperature": 0})]
+        chunks = [chunk async for chunk in client.chat(HI, options={**GREEDY, "max_tokens": 9})]
     assert "".join(chunk.text for chunk in chunks)
     assert sum(len(chunk.tokens) for chunk in chunks) == 9
     assert [chunk.finish for chunk in chunks if chunk.finish] == ["max_tokens"]
@@ -68,7 +69,7 @@ async def test_cancel_and_leaving_stop_the_engine(loaded: Handle) -> None:
 async def test_blocks_are_shown_while_somebody_asks_for_them(loaded: Handle) -> None:
     async with EngineClient(loaded.socket) as client:
         assert not await client.watch("other", True)
-        asked = {"max_tokens": 8, "temperature": 0, "mode": "ar", "return_blocks": True}
+        asked = {**GREEDY, "max_tokens": 8, "mode": "ar", "return_blocks": True}
         chunks = [chunk async for chunk in client.chat(HI, options=asked)]
         blocks = [block for chunk in chunks if chunk.look for block in chunk.look.blocks]
         assert len(blocks) == 7

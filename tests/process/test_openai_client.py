@@ -20,7 +20,7 @@ from test_server import ENDLESS, chat, stream, work
 from engine.launcher import Handle
 from engine.messages import PING_S
 
-HI: Any = [{"role": "user", "content": "Name a fruit."}]
+HI: Any = [{"role": "user", "content": "Tell me a long story."}]  # no test lets it come to its end
 LONG: dict[str, Any] = {"max_tokens": 3000, "extra_body": {"ignore_eos": True}}
 
 

@@ -20,7 +20,7 @@ from engine.paths import EMBEDDED_MODEL
 from engine.probe import UnixConnection, call
 
 ENDLESS: dict[str, Any] = {"max_tokens": 3000, "ignore_eos": True, "temperature": 0}
-SHORT: dict[str, Any] = {"max_tokens": 12, "temperature": 0}
+SHORT: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
 
 
 def chat(text: str = "Tell me about the sea.", **fields: Any) -> dict[str, Any]:
@@ -292,9 +292,11 @@ def test_settings_are_the_defaults_of_later_requests(loaded: Handle) -> None:
 
 
 def test_a_lossy_mode_says_so_and_takes_its_cap(loaded: Handle) -> None:
-    ends = [ask(loaded, chat(**SHORT, mode="s2", cap=cap))["s2"] for cap in (8, 32)]
+    info = read_model_info(EMBEDDED_MODEL)
+    used, whole = info.n_expert_used, info.n_expert
+    ends = [ask(loaded, chat(**SHORT, mode="s2", cap=cap))["s2"] for cap in (used, whole)]
     assert ends == [{"mode": "s2", "exact": False, "finish": "max_tokens"}] * 2
-    for body, hint in (({"cap": 0}, "whole number from 1"), ({"cap": 33}, "from 8 to 32")):
+    for body, hint in (({"cap": 0}, "whole number from 1"), ({"cap": whole + 1}, f"from {used} to {whole}")):
         with pytest.raises(errors.BadRequest) as caught:
             call(loaded.socket, "POST", "/settings", body)
         assert hint in caught.value.hint

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import write_llama
 
 from engine.errors import BadRequest
 from engine.fields import parse_object
 from engine.message import Message
+from engine.model import files_of
 from engine.request import Sampling, Speculation
 from engine.wire import parse_chat, parse_completion, parse_load, parse_settings, parse_watch
 
@@ -177,6 +181,23 @@ def test_load() -> None:
     ):
         with pytest.raises(BadRequest):
             parse_load(body)
+
+
+@pytest.mark.parametrize("per_file", [0, 7])
+def test_a_load_knows_its_files_from_others_of_the_same_names(per_file: int, tmp_path: Path) -> None:
+    """Every file of a split set; while one is missing there is nothing to know."""
+    model = write_llama(tmp_path / "toy.gguf", tensors_per_file=per_file)
+    load = parse_load({"model": str(model)}).stamped()
+    for file in files_of(model):
+        assert parse_load({"model": str(file)}).stamped() == load, "any of them stands for the set"
+    for file in files_of(model):
+        other = Path(shutil.copy2(file, tmp_path / "other"))
+        other.replace(file)
+        before, load = load, load.stamped()
+        assert load != before
+    files_of(model)[-1].unlink()
+    unknown = parse_load({"model": str(model)})
+    assert unknown.stamped() == unknown
 
 
 def test_settings() -> None:
