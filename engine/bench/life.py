@@ -1,0 +1,48 @@
+"""Memory of one engine process of a soak, at rest after rest, and how far it is from where it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+WARM_RESTS = 1  # which do not count: buffers grow to their size
+
+#: What `Life.growth` says, for whoever reads the figures.
+COMPARED = (
+    "lean_mib, the engine's RSS at rest: the budget set to max, the same answers written with nobody else "
+    "there, then the conversations let go of that are kept on purpose (kept_mib, still in the rss_mib beside "
+    "it). rss_growth is the highest lean_mib of a process over its first, a warming up before that left out, "
+    "for the worst process; the lists, and lean_s between first and last, are of the one measured most often"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Bytes of an engine that nobody asks anything. `kept`: conversations that made room for others, a part
+    of `rss`; `lean`: RSS once they are let go of. `at` in seconds."""
+
+    at: float
+    rss: int
+    kept: int
+    lean: int
+
+
+@dataclass(slots=True)
+class Life:
+    """One engine process, from its start to its end."""
+
+    rests: list[Rest] = field(default_factory=list)
+
+    @property
+    def counted(self) -> list[Rest]:
+        return self.rests[WARM_RESTS:]
+
+    @property
+    def growth(self) -> float:
+        """Of the highest measurement over the first that counts; 0 where there are not two."""
+        lean = [rest.lean for rest in self.counted]
+        return max(lean) / lean[0] - 1 if lean else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Between the first measurement that counts and the last."""
+        return self.counted[-1].at - self.counted[0].at if self.counted else 0.0
