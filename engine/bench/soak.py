@@ -27,6 +27,7 @@ from engine.bench.life import COMPARED, Life, Rest
 from engine.bench.visitor import (
     EXACT,
     LONGEST_DRAFT,
+    N_CTX,
     Asked,
     Expected,
     Home,
@@ -37,16 +38,19 @@ from engine.bench.visitor import (
     questions,
 )
 from engine.client import EngineClient
+from engine.device import detect
 from engine.errors import BadRequest, EngineUnavailable, NativeError
 from engine.launcher import find_engine
 from engine.messages import Snapshot
+from engine.model import read_model_info
 from engine.paths import Paths
+from engine.plan import Wishes, make_plan
 from engine.together import until_one_ends
 
 _TALKS_EACH = 2
 _QUIET_EVERY_S = 20.0
 _RESTS_PER_LIFE = 3  # of an engine that is going to be killed
-_TAKEN = (0.0, 0.3, 0.6)  # parts of the experts' memory that a budget takes away
+_LEFT = (0.1, 0.4, 0.7)  # parts of the experts' memory that budgets leave
 _RSS_TOLERANCE = 0.02
 
 
@@ -107,7 +111,7 @@ class _Soak:
         self._lives = [Life()]
         self._kills = self._budgets = self._lowered = 0
         self._measured: list[Talk] = []
-        self._whole: Snapshot | None = None  # with all experts in memory and no conversation kept
+        self._budgets_tried = ("max", *_low_budgets(model))
 
     async def run(self, seconds: float, clients: int) -> Verdict:
         started = time.monotonic()
@@ -186,7 +190,7 @@ class _Soak:
                     self._kills += 1
                     self._lives.append(Life())
             else:
-                await self._budget(self._random.choice(_TAKEN))
+                await self._budget(self._random.choice(self._budgets_tried))
 
     async def _measure(self) -> None:
         """The engine's memory after the same answers with the same budget, when nobody else asks."""
@@ -198,8 +202,8 @@ class _Soak:
                 await self._ask(talk, mode, LONGEST_DRAFT)
         before = await self._look()
         await self._budget()  # conversations that were put aside are let go of
-        self._whole = await self._look()
-        lean = self._whole.rss_bytes - self._whole.kept_bytes  # a model without a budget keeps them
+        after = await self._look()
+        lean = after.rss_bytes - after.kept_bytes  # a model without a budget keeps them
         rest = Rest(time.monotonic(), before.rss_bytes, before.kept_bytes, lean)
         self._lives[-1].rests.append(rest)
 
@@ -209,15 +213,19 @@ class _Soak:
             await client.count_text("here")  # the decode thread answers, after all that came before
             return await _snapshot(client)
 
-    async def _budget(self, taken: float = 0.0) -> None:
-        """No limit, or what the engine was measured to take less the part `taken` of its experts' memory."""
-        whole = self._whole
-        budget = whole.rss_bytes - int(taken * whole.slot_bytes) if whole and taken else "max"
+    async def _budget(self, budget: int | str = "max") -> None:
         async with self._home.client() as client:
             with contextlib.suppress(BadRequest):  # a dense model has none
                 await client.change_budget(budget)
                 self._budgets += 1
                 self._lowered += budget != "max"
+
+
+def _low_budgets(model: Path) -> list[int]:
+    """Bytes for the engine with which only a part of the experts is in memory."""
+    info = read_model_info(model)
+    other = make_plan(detect(), info, Wishes(n_ctx=N_CTX, budget="max")).other_bytes
+    return [other + int(part * info.slots_bytes) for part in _LEFT]
 
 
 async def _snapshot(client: EngineClient) -> Snapshot:

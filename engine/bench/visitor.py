@@ -32,6 +32,7 @@ Talk = tuple[tuple[str, str], ...]  # role and text of each message
 EXACT = [mode.name for mode in MODES.values() if mode.exact and not mode.compared]
 TOKENS = 16
 LONGEST_DRAFT = 8
+N_CTX = 1024
 _TOPICS = ("a lighthouse", "a bakery", "a glacier", "an orchestra", "a beehive", "a harbour", "a desert")
 _FOLLOW_UP = "And then?"
 _START_S = 120.0  # for an engine to answer
@@ -161,7 +162,7 @@ class Home:
 
     async def _load(self) -> None:
         async with self.client() as client:
-            await client.load(self._model, n_ctx=1024, n_threads=self._threads, budget="max")
+            await client.load(self._model, n_ctx=N_CTX, n_threads=self._threads, budget="max")
             async for snapshot in client.telemetry():
                 if snapshot.state == "error":
                     raise NativeError(snapshot.error or "the model does not load")
