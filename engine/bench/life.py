@@ -8,11 +8,11 @@ WARM_RESTS = 1  # which do not count: buffers grow to their size
 
 #: What `Life.growth` says, for whoever reads the figures.
 COMPARED = (
-    "lean_mib, the engine's RSS at rest: the budget set to max, the same answers written with nobody else "
-    "there, then the budget set to max again, at which it lets go of the conversations it keeps on purpose "
-    "(kept_mib, still in the rss_mib beside it) and of free memory in its heaps. rss_growth is the highest "
-    "lean_mib of a process over its first, a warming up before that left out, for the worst process; the "
-    "lists, and lean_s between first and last, are of the one measured most often"
+    "lean_mib, the engine's RSS at rest: a budget that leaves a tenth of the experts' memory, then max, the "
+    "same answers written with nobody else there, then max again, at which it lets go of the conversations "
+    "it keeps on purpose (kept_mib, still in the rss_mib beside it) and of free memory in its heaps. "
+    "rss_growth is the highest lean_mib of a process over its first, a warming up before that left out, for "
+    "the worst process; the lists, and lean_s between first and last, are of the one measured most often"
 )
 
 
