@@ -57,12 +57,14 @@ _RSS_TOLERANCE = 0.02
 @dataclass(slots=True)
 class Verdict:
     """`crashes`: deaths of an engine that were no kills of ours; `budgets`: changes of it, `lowered` those
-    that took memory from experts; `rss_growth`: the worst of all engines, as a share. What is measured stands
-    in `compared`; lists, so that a step can be told from a slope.
+    that took memory from experts; `slowest_s`: the longest wait, for an answer or a start, that had an end;
+    `rss_growth`: the worst of all engines, as a share. What is measured stands in `compared`; lists, so that
+    a step can be told from a slope.
     """
 
     passed: bool
     seconds: float
+    slowest_s: float
     kills: int
     crashes: int
     budgets: int
@@ -127,6 +129,7 @@ class _Soak:
         return Verdict(
             passed=not (tally.mixed or tally.lost or crashes) and growth <= _RSS_TOLERANCE,
             seconds=round(time.monotonic() - started, 1),
+            slowest_s=round(self._pace.slowest_s, 1),
             kills=self._kills,
             crashes=crashes,
             budgets=self._budgets,

@@ -86,17 +86,17 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._slowest_s = 0.0
+        self.slowest_s = 0.0
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
         """What is inside has been waited for, and came."""
         started = self._clock()
         yield
-        self._slowest_s = max(self._slowest_s, self._clock() - started)
+        self.slowest_s = max(self.slowest_s, self._clock() - started)
 
     def limit_s(self, least: float) -> float:
-        return max(least, _LENIENCE * self._slowest_s)
+        return max(least, _LENIENCE * self.slowest_s)
 
 
 class Asked:
