@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.bench.life import COMPARED, Life, Rest
+from engine.bench.life import COMPARED, Life, Rest, slots_resident
 from engine.bench.visitor import (
     EXACT,
     LONGEST_DRAFT,
@@ -50,7 +50,7 @@ from engine.together import until_one_ends
 _TALKS_EACH = 2
 _QUIET_EVERY_S = 20.0
 _RESTS_PER_LIFE = 3  # of an engine that is going to be killed
-_LEFT = (0.1, 0.4, 0.7)  # parts of the experts' memory that budgets leave, least first
+_LEFT = (0.1, 0.4, 0.7)  # parts of the experts' memory that budgets leave
 _RSS_TOLERANCE = 0.02
 
 
@@ -76,6 +76,7 @@ class Verdict:
     lean_mib: list[float]
     rss_mib: list[float]
     kept_mib: list[float]
+    slots_mib: list[float]
     tally: Tally
 
     def as_json(self) -> dict[str, Any]:
@@ -141,6 +142,7 @@ class _Soak:
             lean_mib=[_mib(rest.lean) for rest in longest.rests],
             rss_mib=[_mib(rest.rss) for rest in longest.rests],
             kept_mib=[_mib(rest.kept) for rest in longest.rests],
+            slots_mib=[_mib(rest.slots) for rest in longest.rests],
             tally=tally,
         )
 
@@ -199,7 +201,6 @@ class _Soak:
         """The engine's memory after the same answers with the same budget, when nobody else asks."""
         started = await self._home.settle()
         self._tally.starts += started
-        await self._budget(self._low[0])  # or it would count what kind of pages experts lie in
         await self._budget()
         for mode in EXACT:  # as wide as visitors ask: buffers are touched to their ends
             for talk in self._measured:
@@ -207,9 +208,15 @@ class _Soak:
         before = await self._look()
         await self._budget()  # conversations that were put aside are let go of
         after = await self._look()
-        lean = after.rss_bytes - after.kept_bytes  # a model without a budget keeps them
-        rest = Rest(time.monotonic(), before.rss_bytes, before.kept_bytes, lean)
+        slots = slots_resident(await self._smaps())
+        lean = after.rss_bytes - after.kept_bytes - slots  # a model without a budget keeps them
+        rest = Rest(time.monotonic(), before.rss_bytes, before.kept_bytes, slots, lean)
         self._lives[-1].rests.append(rest)
+
+    async def _smaps(self) -> str:
+        async with self._home.client() as client:
+            hello = await client.handshake()
+        return Path(f"/proc/{hello.pid}/smaps").read_text()
 
     async def _look(self) -> Snapshot:
         """The engine after what it was told to do."""
