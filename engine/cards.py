@@ -51,6 +51,7 @@ def snapshot(state: EngineState) -> dict[str, Any]:
         "peak_bytes": peak_bytes(),
         "budget_bytes": state.budget_bytes,
         "slot_bytes": _slot_bytes(state),
+        "kept_bytes": state.worker.kept_bytes,
     }
 
 

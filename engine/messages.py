@@ -126,7 +126,8 @@ class Snapshot:
     """The whole state of the engine at one moment. `progress` of a load runs from 0 to 1.
 
     Memory of the process now, at most so far, and its budget, 0 for no limit; `slot_bytes` are set aside for
-    experts that are read as they are needed, 0 where all are in memory.
+    experts that are read as they are needed, 0 where all are in memory; `kept_bytes` are conversations that
+    made room for others in the cache.
     """
 
     instance: str
@@ -146,6 +147,7 @@ class Snapshot:
     peak_bytes: int = 0
     budget_bytes: int = 0
     slot_bytes: int = 0
+    kept_bytes: int = 0
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Snapshot:
@@ -167,6 +169,7 @@ class Snapshot:
             peak_bytes=int(body.get("peak_bytes", 0)),
             budget_bytes=int(body.get("budget_bytes", 0)),
             slot_bytes=int(body.get("slot_bytes", 0)),
+            kept_bytes=int(body.get("kept_bytes", 0)),
         )
 
 

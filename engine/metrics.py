@@ -81,6 +81,7 @@ def metrics_text(state: EngineState) -> str:
         ),
         ("s2chat:expert_bytes_read_total", "counter", totals.bytes_read, "Bytes of experts read from disk."),
         ("s2chat:resident_bytes", "gauge", rss_bytes(), "Memory of the engine process."),
+        ("s2chat:kept_bytes", "gauge", state.worker.kept_bytes, "Of it, conversations put aside."),
         ("s2chat:budget_bytes", "gauge", state.budget_bytes, "Its budget, 0 for no limit."),
     ]
     return "".join(

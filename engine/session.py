@@ -26,7 +26,7 @@ from engine.experience import Experience
 from engine.experts import catalogue_of
 from engine.governor import MemoryGovernor
 from engine.heat import heat_file, read_heat, write_heat
-from engine.memory import rss_bytes
+from engine.memory import give_back, rss_bytes
 from engine.model import ModelInfo, read_model_info
 from engine.native import CancelFlag, Hooks, llama, log
 from engine.need import GROWTH_BYTES, cell_bytes
@@ -342,6 +342,7 @@ class Session:
         if self._shelf is not None:
             self._shelf.clear()
         self.annex.rest()
+        give_back()
 
     def rewind(self, length: int) -> int:
         """Cuts cache and timeline to `length` tokens; returns what is left (0 if it cannot be cut)."""
@@ -378,6 +379,7 @@ class Session:
         self._model = None
         if self.store is not None:
             self.store.close()
+        give_back()  # what the next model may take is counted from what this process holds
 
     def __enter__(self) -> Session:
         return self

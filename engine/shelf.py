@@ -7,13 +7,11 @@ would read both conversations from their first token each time.
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from engine.native import llama
 from engine.timeline import Timeline
@@ -24,7 +22,7 @@ _LEAST_TOKENS = 64  # fewer are read again as fast as they are copied
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
     timeline: Timeline
-    data: npt.NDArray[np.uint8]
+    data: mmap.mmap
 
 
 class Shelf:
@@ -37,7 +35,8 @@ class Shelf:
 
     @property
     def size_bytes(self) -> int:
-        return sum(len(kept.data) for kept in self._kept.values())
+        """May be asked from any thread."""
+        return sum(len(kept.data) for kept in tuple(self._kept.values()))
 
     def swap(self, current: Timeline, prompt: Sequence[int], *, exact: bool) -> Timeline | None:
         """Keeps what `prompt` would push out of the cache. The timeline of the cache that stands there now;
@@ -75,13 +74,22 @@ class Shelf:
         if self.size_bytes + size > room:
             return
         try:
-            data = np.empty(size, dtype=np.uint8)
-        except MemoryError:
+            data = _memory(size)
+        except (OSError, ValueError):
             return
         if bindings.llama_state_seq_get_data(self._context, _bytes(data), size, 0):
             kept = _Kept(timeline.copy(), data)
             self._kept[id(kept)] = kept
 
 
-def _bytes(data: npt.NDArray[np.uint8]) -> Any:
-    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+def _memory(size: int) -> mmap.mmap:
+    """Pages of its own: the system has them back as soon as nobody holds it any more.
+
+    malloc would keep them: once it has freed a mapping it serves what is no larger from its heaps, and these
+    shrink only by what is free at their ends, when that is twice as much.
+    """
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _bytes(data: mmap.mmap) -> Any:
+    return ctypes.pointer(ctypes.c_uint8.from_buffer(data))

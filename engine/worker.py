@@ -74,6 +74,12 @@ class Worker(threading.Thread):
         """Lets the thread end after the job it is at, which its own `cancel` shortens."""
         self._turns.stop()
 
+    @property
+    def kept_bytes(self) -> int:
+        """Conversations that made room for others and are kept. May be asked from any thread."""
+        session = self._session
+        return 0 if session is None else session.kept_bytes
+
     def run(self) -> None:
         while (job := self._turns.take()) is not None:
             if isinstance(job, LoadJob):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import mmap
+from pathlib import Path
 
 import pytest
 
 from engine.bench import main, soak
-from engine.bench.soak import Life
-from engine.bench.visitor import Asked, Expected, Talk
+from engine.bench.life import Life, Rest, slots_resident
+from engine.bench.visitor import Asked, Expected, Pace, Talk
+from engine.errors import EngineUnavailable
 
+NORESERVE = 0x4000  # mmap.MAP_NORESERVE of later Pythons
 TALK: Talk = (("user", "Tell me."),)
 
 
@@ -33,9 +37,44 @@ def test_an_answer_fits_the_one_of_its_own_prompt_only() -> None:
     assert not expected.fits(asked("a long story", talk=(("user", "Never asked."),)))
 
 
+def life(*lean: int, kept: int = 0) -> Life:
+    return Life([Rest(10.0 * at, size + kept + 7, kept, 7, size) for at, size in enumerate(lean)])
+
+
 def test_growth_is_counted_from_the_first_rest_that_is_warm() -> None:
-    assert Life([]).growth == Life([100]).growth == Life([100, 200]).growth == 0
-    assert Life([100, 200, 202]).growth == pytest.approx(0.01)
+    assert life().growth == life(100).growth == life(100, 200).growth == 0
+    assert life(100, 200, 202).growth == pytest.approx(0.01)
+    assert life(100, 200, 210, 202).growth == pytest.approx(0.05), "also what went again"
+    assert life(100, 200, 202, kept=50).growth == pytest.approx(0.01)
+    assert (life(100).seconds, life(100, 200, 202, 202).seconds) == (0, 20)
+
+
+def test_slots_are_told_from_other_memory() -> None:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    before = slots_resident(Path("/proc/self/smaps").read_text())
+    with (
+        mmap.mmap(-1, 4 << 20, flags=flags) as other,
+        mmap.mmap(-1, 4 << 20, flags=flags | NORESERVE) as slots,
+    ):
+        for memory in (other, slots):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+            memory[:] = b"x" * len(memory)
+        assert slots_resident(Path("/proc/self/smaps").read_text()) - before == len(slots)
+
+
+def test_limits_follow_what_the_machine_does() -> None:
+    times = iter((0.0, 2.0, 10.0, 30.0, 40.0))
+    pace = Pace(lambda: next(times))
+    assert pace.limit_s(120) == 120
+    with pace.noted():
+        pass  # for 2 s
+    assert pace.limit_s(120) == 120
+    with pace.noted():
+        pass  # for 20 s
+    assert pace.limit_s(120) == 400
+    with pytest.raises(EngineUnavailable), pace.noted():
+        raise EngineUnavailable("it says nothing of how long answers take")
+    assert pace.limit_s(120) == 400
 
 
 def test_a_short_soak(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,3 +86,7 @@ def test_a_short_soak(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert verdict["kills"] >= 1
     assert verdict["rests"] > verdict["kills"]
     assert verdict["rss_growth"] <= 0.02
+    assert min(verdict["slots_mib"]) > 30
+    assert len(verdict["lean_mib"]) == len(verdict["rss_mib"]) == len(verdict["kept_mib"])
+    assert all(map(float.__lt__, verdict["lean_mib"], verdict["rss_mib"])), "something is kept at each rest"
+    assert min(verdict["kept_mib"]) > 1

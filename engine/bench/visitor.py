@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,12 +32,14 @@ Talk = tuple[tuple[str, str], ...]  # role and text of each message
 EXACT = [mode.name for mode in MODES.values() if mode.exact and not mode.compared]
 TOKENS = 16
 LONGEST_DRAFT = 8
+N_CTX = 1024
 _TOPICS = ("a lighthouse", "a bakery", "a glacier", "an orchestra", "a beehive", "a harbour", "a desert")
 _FOLLOW_UP = "And then?"
-_START_S = 120.0
+_START_S = 120.0  # for an engine to answer
 _LINGER_S = 30.0  # an engine leaves by itself when its clients are ended from outside
 _TRIES = 8
 _LONGEST_S = 300.0  # for an answer; who waits longer waits for ever
+_LENIENCE = 20  # times what anything has taken so far, where that is more
 _CANCEL_SHARE, _DROP_SHARE = 0.2, 0.2
 _MOST_NOTES = 20
 _PATIENCE_S = 3.0  # a cancel comes that soon
@@ -76,6 +79,24 @@ class Tally:
     def note(self, text: str) -> None:
         if len(self.notes) < _MOST_NOTES:
             self.notes.append(text)
+
+
+class Pace:
+    """How long things take here: on a machine that others keep busy, what is slow does not hang."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.slowest_s = 0.0
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """What is inside has been waited for, and came."""
+        started = self._clock()
+        yield
+        self.slowest_s = max(self.slowest_s, self._clock() - started)
+
+    def limit_s(self, least: float) -> float:
+        return max(least, _LENIENCE * self.slowest_s)
 
 
 class Asked:
@@ -123,25 +144,30 @@ class Expected:
 class Home:
     """Where the engine is, for one client: found there, or started by its own launcher."""
 
-    def __init__(self, paths: Paths, model: Path, threads: int | None) -> None:
+    def __init__(self, paths: Paths, model: Path, threads: int | None, pace: Pace) -> None:
         self._paths, self._model, self._threads = paths, model, threads
+        self.pace = pace
         self._handle: Handle | None = None
 
     async def settle(self) -> bool:
         """Returns when the model is ready; whether this client had to start the engine itself."""
         if self._handle is not None:
             await asyncio.to_thread(self._handle.death)  # lets go of the process it had started
-        self._handle = await asyncio.to_thread(
-            ensure_engine, self._paths, linger_s=_LINGER_S, timeout_s=_START_S
-        )
+        with self.pace.noted():
+            self._handle = await asyncio.to_thread(
+                ensure_engine, self._paths, linger_s=_LINGER_S, timeout_s=self.pace.limit_s(_START_S)
+            )
+            await self._load()
+        return self._handle.process is not None
+
+    async def _load(self) -> None:
         async with self.client() as client:
-            await client.load(self._model, n_ctx=1024, n_threads=self._threads, budget="max")
+            await client.load(self._model, n_ctx=N_CTX, n_threads=self._threads, budget="max")
             async for snapshot in client.telemetry():
                 if snapshot.state == "error":
                     raise NativeError(snapshot.error or "the model does not load")
                 if snapshot.state == "ready":
                     break
-        return self._handle.process is not None
 
     def client(self) -> EngineClient:
         return EngineClient(self._paths.socket)
@@ -186,11 +212,13 @@ class Visitor:
         while failures < _TRIES:
             await self.gate.wait()
             self.resting.clear()
+            limit_s = self._home.pace.limit_s(_LONGEST_S)
             try:
-                asked = await asyncio.wait_for(self._ask(talk), _LONGEST_S)
+                with self._home.pace.noted():
+                    asked = await asyncio.wait_for(self._ask(talk), limit_s)
             except asyncio.TimeoutError:
                 self._tally.hung += 1
-                self._tally.note(f"no answer within {_LONGEST_S:g} s to {talk[0][1][:12]!r}")
+                self._tally.note(f"no answer within {limit_s:g} s to {talk[0][1][:12]!r}")
                 return None
             except EngineUnavailable:
                 self._tally.broken += 1

@@ -10,6 +10,7 @@ from decoding import answer, prompt_of, request
 from families import FAMILIES, write_family
 from toys import load, write_llama
 
+from engine.memory import rss_bytes
 from engine.paths import EMBEDDED_MODEL
 from engine.session import Session
 
@@ -37,6 +38,19 @@ def test_a_conversation_goes_on_as_if_no_other_had_come_between(passage: str, ca
         assert (between.ids, between.cache) == (alone.ids, alone.cache)
         again = answer(session, request(follow(session, other, ()), tokens=1))
         assert again.timings.cache_n >= 110, "the other one was kept as well"
+
+
+def test_what_is_let_go_of_goes_back_to_the_system(passage: str) -> None:
+    with load(EMBEDDED_MODEL, n_ctx=512) as session:
+        session.keep_conversations(lambda: 1 << 30)
+        prompts = [prompt_of(session, passage[at:], 200) for at in (0, 500, 1000)]
+        for _ in range(3):  # malloc learns from what is freed
+            for prompt in prompts:
+                answer(session, request(prompt, tokens=1))
+            kept, before = session.kept_bytes, rss_bytes()
+            assert kept > 8 << 20
+            session.forget_conversations()
+            assert before - rss_bytes() > 0.9 * kept
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "gemma4"])
