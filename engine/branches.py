@@ -1,14 +1,16 @@
 """The branches of a draft as sequences of one unified KV cache.
 
-A sequence is one way through the tree: the conversation, and behind it the cells from the root to a leaf. A cell
-that several ways share carries all their numbers; a row attends to the cells that carry its first one. So the
-conversation is shared with a sequence before that is used, as far as it is not yet: notes about cells, no data.
+A sequence is one way through the tree: the conversation, and behind it the cells from the root to a leaf. A
+cell that several ways share carries all their numbers; a row attends to the cells that carry its first one.
+So the conversation is shared with a sequence before that is used, as far as it is not yet: notes about cells,
+no data.
 
-Attention adds up a row's cells in the order in which they lie, in chunks of CHUNK cells, and leaves out what it
-must not see. So a row comes out as in plain decode where its ancestors lie in order, each in the chunk that its
-position falls into. After acceptance, order is restored: what lies in front of its way is taken away, and an
-accepted branch moves to the places that plain decode would have given it. llama.cpp saves and restores the cells
-of a sequence, bit for bit and to the first free places: a sequence that has the branch's cells alone carries them.
+Attention adds up a row's cells in the order in which they lie, in chunks of CHUNK cells, and leaves out what
+it must not see. So a row comes out as in plain decode where its ancestors lie in order, each in the chunk
+that its position falls into. After acceptance cell order is position order again: rejected cells go, and an
+accepted branch moves to the places that plain decode would have given it. llama.cpp saves and restores the
+cells of a sequence, bit for bit and to the first free places: one that has the branch's cells alone carries
+them. That copies a few kilobytes, where decoding the branch once more would cost most of a pass.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ SEQUENCES = 8
 #: Leaves of a tree. One sequence carries accepted branches to their places.
 BRANCHES = SEQUENCES - 1
 
-#: Cells that attention of narrow passes adds up before it merges: S2_ATTN_CHUNK of native/s2/s2-attention-size.h.
+#: Cells that attention of narrow passes adds up before it merges: S2_ATTN_CHUNK of s2-attention-size.h.
 CHUNK = 256
 
 #: Families the gates have tried with trees. What others keep beside a plain KV cache (an index over cells, a
@@ -74,8 +76,8 @@ def ways_of(parents: Sequence[int]) -> list[list[int]]:
 
 
 def keeps_order(start: int, row: int, depth: int) -> bool:
-    """Whether a row of a tree whose root is at `start` sees its cells as it would in plain decode: its own lies
-    in the chunk of its position. Those in front of it are asked for themselves."""
+    """Whether a row of a tree whose root is at `start` lies in the chunk of its position. Where all in front
+    of it do, it sees its cells as in plain decode."""
     return (start + row) // CHUNK == (start + depth) // CHUNK
 
 
@@ -95,7 +97,7 @@ class Branches:
             self._shared[branch] = length
 
     def fork(self, parent: int, branch: int, start: int, end: int) -> None:
-        """`branch`, new behind the conversation's `start` cells, goes along with `parent` up to position `end`."""
+        """`branch`, new behind the conversation's `start` cells, goes with `parent` up to position `end`."""
         self.share(branch, start)
         self._llama.llama_memory_seq_cp(self._memory, parent, branch, start, end)
 
@@ -105,8 +107,8 @@ class Branches:
         return bool(self._llama.llama_memory_seq_rm(self._memory, -1, length, -1))
 
     def accept(self, start: int, path: Sequence[int], ways: Sequence[Sequence[int]]) -> int:
-        """Of the last pass, whose root is at `start`, the rows of `path` stay, in the cells of their positions;
-        `ways` are the numbers of all its rows. Returns how many were in their places already.
+        """Of the last pass, whose root is at `start`, the rows of `path` stay, in the cells of their
+        positions; `ways` are the numbers of all its rows. Returns how many were in their places already.
 
         Raises NativeError where they cannot be moved; what is behind `start` must be cut then.
         """
@@ -132,10 +134,8 @@ class Branches:
         self._llama.llama_memory_seq_rm(self._memory, branch, start, -1)
 
     def _carry(self, branch: int, start: int, end: int) -> None:
-        """The cells of `branch` at positions from `start` to `end`, the last there are, go to the first free ones.
-
-        Their order stays. What was in front of them is gone, so those are the cells of their positions.
-        """
+        """The cells of `branch` at positions from `start` to `end`, the last there are, go to the first free
+        ones, in their order. All else behind `start` is gone, so those are the cells of their positions."""
         self._llama.llama_memory_seq_cp(self._memory, branch, self._carrier, start, end)
         size = int(self._llama.llama_state_seq_get_size(self._context, self._carrier))
         data = np.empty(size, np.uint8)

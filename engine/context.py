@@ -20,8 +20,8 @@ _DECODE_NO_ROOM, _DECODE_ABORTED = 1, 2  # return values of llama_decode
 
 class Context:
     """Contexts of one model share its weights, its `store` and its `threads`; their passes never run at the
-    same time. `handle`: the llama context, for samplers. `n_ctx`: cells. `branches`: None where a draft has to
-    be a chain."""
+    same time. `handle`: the llama context, for samplers. `n_ctx`: cells. `branches`: None where drafts
+    have to be chains."""
 
     def __init__(
         self,

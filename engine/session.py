@@ -74,6 +74,7 @@ class Session:
         self.experience = Experience()
         self.can_rewind = self._check_can_rewind()
         self.can_draft = self.can_rewind and info.is_moe
+        self.can_branch = self.can_draft and target.branches is not None
         if not self.can_rewind:
             self.plan = replace(plan, speculation=replace(plan.speculation, mode="ar"))
         # GPU kernels are chosen by the number of rows, so a verify pass may round unlike plain decode.
@@ -231,7 +232,7 @@ class Session:
     def decode_full(self, tokens: Sequence[int], start: int, parents: Sequence[int] = ()) -> None:
         """One pass of the target with all its experts, logits for every row, whose price is noted.
 
-        `parents`: of a tree, the row that each behind the first follows; `keep_branch` or a cut has to come next.
+        `parents`: of a tree, the row that each behind the first follows; `keep_branch` or a cut comes next.
         """
         before, started = self._store_look(), time.perf_counter()
         if parents:
