@@ -24,6 +24,7 @@ import numpy as np
 from engine.errors import NativeError
 from engine.model import ModelInfo
 from engine.native import llama
+from engine.timeline import ROWS_EXACT
 
 #: Sequences of a context that can branch. A divisor of the micro-batch: llama.cpp reserves memory for as many
 #: rows as the next multiple.
@@ -35,21 +36,18 @@ BRANCHES = SEQUENCES - 1
 #: Cells that attention of narrow passes adds up before it merges: S2_ATTN_CHUNK of s2-attention-size.h.
 CHUNK = 256
 
-#: Families the gates have tried with trees. What others keep beside a plain KV cache (an index over cells, a
-#: state, a sliding window) may not come out the same, so they draft chains.
-_FAMILIES = frozenset(("olmoe", "qwen2moe", "qwen3moe", "deepseek", "deepseek2"))
+#: Families the gates have tried with trees. What others keep beside their cells (an index over them, a state)
+#: may not come out the same, so they draft chains. Not llama4: its window jumps, and what is behind it is not
+#: saved with a branch.
+_FAMILIES = frozenset(
+    ("olmoe", "qwen2moe", "qwen3moe", "deepseek", "deepseek2", "gpt-oss", "granite_swa", "gemma4", "mellum")
+)
 
 
 def can_branch(model: Any, info: ModelInfo, n_outputs: int) -> bool:
     """Whether a context for `n_outputs` rows of logits may hold several sequences, at no cost in memory."""
-    bindings = llama()
-    return bool(
-        info.arch in _FAMILIES
-        and n_outputs >= SEQUENCES
-        and not bindings.llama_model_n_swa(model)
-        and not bindings.llama_model_is_hybrid(model)
-        and not bindings.llama_model_is_recurrent(model)
-    )
+    window = int(llama().llama_model_n_swa(model))  # 0 for none; it must see all of a branch
+    return info.arch in _FAMILIES and n_outputs >= SEQUENCES and not 0 < window < ROWS_EXACT
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:
