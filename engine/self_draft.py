@@ -153,8 +153,8 @@ class SelfDraft:
 
     def _way_of(self, experts: int, expansion: type[Fixed | Priced]) -> _Way:
         kind = self._experience.kind(self._kind, experts)
-        accepted, siblings = kind.acceptance(greedy=self._greedy), kind.siblings(greedy=self._greedy)
-        width = expansion.width if self._may_branch else 1
+        accepted, width = kind.acceptance(greedy=self._greedy), expansion.width if self._may_branch else 1
+        siblings = kind.siblings(greedy=self._greedy) if width > 1 else accepted
         return _Way(experts, kind, accepted, siblings, expansion(kind), width)
 
     def _way_to_try(self) -> _Way | None:

@@ -15,7 +15,7 @@ from engine.branches import BRANCHES, CHUNK, SEQUENCES, Branches, keeps_order, w
 from engine.context import Context
 from engine.draft import Draft
 from engine.errors import NativeError
-from engine.events import Tokens
+from engine.events import Block, Done, Tokens
 from engine.expansion import EXPANSIONS, Fixed
 from engine.loop import generate
 from engine.native import CancelFlag, llama
@@ -23,6 +23,7 @@ from engine.paths import EMBEDDED_MODEL
 from engine.request import Request
 from engine.sampler import Sampler
 from engine.session import Session
+from engine.watch import Watch
 
 
 class Scripted:
@@ -290,6 +291,18 @@ def test_rejected_branches_leave_no_trace(whole: Session, passage: str, wrong_fr
             blocks += max(others) > 0
     assert blocks >= 3
     assert last_positions(whole) == [len(whole.timeline) - 1] + [-1] * BRANCHES
+
+
+def test_what_is_shown_of_trees_is_the_answer(whole: Session, passage: str) -> None:
+    prompt = prompt_of(whole, passage, 90)
+    ids = answer(whole, request(prompt, tokens=16)).ids
+    second, blocks = Second(ids, whole, len(prompt), wrong_from=3), list[Block]()
+    asked = request(prompt, mode="s2-exact", length=12, tokens=16)
+    for event in generate(whole, asked, CancelFlag(), second, Watch(on=True)):
+        blocks += event.look.blocks if isinstance(event, (Tokens, Done)) and event.look is not None else ()
+    told = [word for block in blocks for word in (*block.drafted[: block.accepted], *block.own)]
+    assert told == [whole.vocab.shown(token) for token in ids[1:]]
+    assert any(len(block.drafted) > block.accepted > 1 for block in blocks)
 
 
 @pytest.mark.parametrize("stopped_at", [1, 2, 4, 8, 9, 10, 17])
