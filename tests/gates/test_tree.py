@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from decoding import Answer, answer, prompt_of, request
+from decoding import Answer, Loader, answer, prompt_of, request
 from toys import plan_for
 
 from engine.branches import BRANCHES, CHUNK, SEQUENCES, Branches, keeps_order, ways_of
@@ -20,7 +20,7 @@ from engine.expansion import EXPANSIONS, Fixed
 from engine.loop import generate
 from engine.native import CancelFlag, llama
 from engine.paths import EMBEDDED_MODEL
-from engine.request import Request
+from engine.request import CACHE_TYPES, Request
 from engine.sampler import Sampler
 from engine.session import Session
 from engine.watch import Watch
@@ -187,6 +187,24 @@ def test_trees_are_exact(held: Session, passage: str, cells: int, heat: float, s
     assert bush.left_out or cells in (100, 600)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("heat", [0.0, 0.8])
+@pytest.mark.parametrize("cells", [100, 600, 2100, 6000])
+@pytest.mark.parametrize("cache_type", CACHE_TYPES)
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_trees_are_exact_in_every_setting(
+    loader: Loader, passage: str, threads: int, cache_type: str, cells: int, heat: float, seed: int
+) -> None:
+    session = loader.get(threads=threads, cache_type=cache_type)
+    prompt = prompt_of(session, passage, cells)
+    plain = answer(session, request(prompt, temperature=heat, tokens=64))
+    bush = Bush(plain.ids, session, len(prompt), seed)
+    asked = request(prompt, mode="s2-exact", length=31, temperature=heat, tokens=64)
+    check_same(plain, answer(session, asked, bush))
+    assert bush.trees > 0
+
+
 @pytest.mark.parametrize(("cells", "heat"), [(247, 0.0), (600, 0.8)])
 def test_trees_that_the_model_drafts_are_exact(
     held: Session,
@@ -219,7 +237,8 @@ def test_the_default_prices_are_exact(
 
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
 def test_every_depth_of_a_branch_is_carried_to_its_place(passage: str, cache_type: str) -> None:
-    plan = plan_for(EMBEDDED_MODEL, n_ctx=1024, n_threads=1, cache_type=cache_type)
+    threads = 1 if cache_type == "f16" else 2
+    plan = plan_for(EMBEDDED_MODEL, n_ctx=1024, n_threads=threads, cache_type=cache_type)
     with Session.load(EMBEDDED_MODEL, plan) as session:
         prompt = prompt_of(session, passage, 90)
         plain = answer(session, request(prompt, temperature=0.8, tokens=16))
