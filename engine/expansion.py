@@ -18,7 +18,12 @@ _CONFIDENT = 0.5  # of the confidence expansion: chance that all of a prefix is 
 
 
 class Expansion(Protocol):
-    """Of one request. `chance` is that of the candidate and all before it being accepted."""
+    """Of one request. `chance` is that of the candidate and all before it being accepted.
+
+    `width`: candidates that each node offers, what the draft drew and siblings of it; 1 for chains.
+    """
+
+    width: int
 
     def limit(self, most: int) -> int:
         """How many tokens this block may draft, of `most` that are allowed; 0 for plain decode. Once per
@@ -40,6 +45,8 @@ class Expansion(Protocol):
 
 class Fixed:
     """As many as the request's draft length says."""
+
+    width = 1
 
     def __init__(self, kind: DraftKind) -> None: ...
 
@@ -79,6 +86,8 @@ class Priced:
     tried, and go on while they are faster than plain decode. Not by tokens alone: a draft also reads ahead.
     """
 
+    width = 1
+
     def __init__(self, kind: DraftKind) -> None:
         self._kind, self._prices = kind, kind.prices
         self._tried = False
@@ -113,6 +122,13 @@ class Utility(Priced):
         return self._pays(chance, self._kind.step_ms + self._news_ms(news))
 
 
+class Tree(Priced):
+    """With siblings in the queue, the likeliest tokens beside what the draft drew. They pay for a place in
+    the pass as all others do; a leaf needs no draft step."""
+
+    width = 3
+
+
 class Tested(Fixed):
     """By the throughput of whole blocks, as Cascade does it."""
 
@@ -134,4 +150,5 @@ EXPANSIONS: dict[str, type[Fixed] | type[Priced]] = {
     "confidence": Confidence,
     "fixed": Fixed,
     "cascade": Tested,
+    "tree": Tree,
 }

@@ -24,6 +24,7 @@ class DraftKind:
         self._step = Mean()
         self._steps: deque[float] = deque(maxlen=_STEPS)
         self._tables: dict[bool, Acceptance] = {}
+        self._siblings: dict[bool, Acceptance] = {}
         self._news_share = Mean()
 
     @property
@@ -57,9 +58,14 @@ class DraftKind:
         """One table for the likeliest token, one for drawn ones."""
         return self._tables.setdefault(greedy, Acceptance())
 
+    def siblings(self, *, greedy: bool) -> Acceptance:
+        """The same for the likeliest tokens beside what the draft drew."""
+        return self._siblings.setdefault(greedy, Acceptance())
+
     def tables(self) -> Iterator[tuple[str, Acceptance]]:
-        for greedy, table in self._tables.items():
-            yield "likeliest" if greedy else "drawn", table
+        for tables, end in ((self._tables, ""), (self._siblings, ", siblings")):
+            for greedy, table in tables.items():
+                yield ("likeliest" if greedy else "drawn") + end, table
 
 
 class Experience:

@@ -111,7 +111,7 @@ class _Answer:
         draft_ms = 1e3 * (time.perf_counter() - started)
         self._watch.before_pass(self._session)
         drawn = self._verify(draft)
-        accepted = sum(mine == theirs for mine, theirs in zip(drawn, draft.tokens, strict=False))
+        accepted = len(draft.path(drawn))
         # A block that was cut short left its tail unjudged.
         cut = self.reason is not None and accepted == len(drawn)
         looked_at = accepted if cut else len(draft.tokens)
@@ -138,19 +138,25 @@ class _Answer:
         rows = (self._root, *drafts)
         reuse = self._request.speculation.reuse
         with session.leaning(reuse, draft.claims) if reuse and drafts else nullcontext():
-            session.decode_full(rows, start)
+            session.decode_full(rows, start, draft.parents)
         self._verify_n += 1
-        drawn: list[int] = []
-        for row in range(len(rows)):
-            drawn.append(self._draw(row))
-            if self.reason is not None or row == len(drafts) or drawn[row] != drafts[row]:
+        drawn, path = list[int](), [0]
+        while True:
+            drawn.append(self._draw(path[-1]))
+            row = draft.after(path[-1], drawn[-1])
+            if self.reason is not None or row is None:
                 break
+            path.append(row)
+        draft.drawn[:] = drawn
         # Rewind before yielding: a cancelled consumer must leave the cache as plain decode would have.
-        kept = rows[: len(drawn)]
-        session.keep(kept)
+        kept = [rows[row] for row in path]
+        if draft.parents:
+            session.keep_branch(kept, path)
+        else:
+            session.keep(kept)
         if reuse:
             session.timeline.mark_lossy(start + 1)  # the root's row is what it is
-        if len(kept) < len(rows):
+        if len(kept) < len(rows) and not draft.parents:
             session.rewind(len(session.timeline))
         return drawn
 
@@ -170,6 +176,7 @@ class _Answer:
         """Whatever happened, the cache holds the timeline and nothing else, and nobody watches."""
         self._watch.end(self._session)
         self._session.rewind(len(self._session.timeline))
+        self._session.target.end_branches()
         self._target.close()
         if self._drafter is not None:
             self._drafter.close()

@@ -91,7 +91,7 @@ def is_lossy(mode: str) -> bool:
 SPECULATION_FIELDS = ("mode", "draft_experts", "draft_length", "cap", "resident_only", "prefetch")
 
 #: What decides how far a block is drafted: engine/expansion.py.
-EXPANSIONS = ("priced", "utility", "confidence", "fixed", "cascade")
+EXPANSIONS = ("priced", "utility", "confidence", "fixed", "cascade", "tree")
 
 #: Types of the KV cache, named as in llama.cpp, and their bytes per number.
 CACHE_TYPES = {"f16": 2.0, "q8_0": 34 / 32}

@@ -53,7 +53,7 @@ _DRAFT_OUTPUTS = 1
 
 
 class Session:
-    """One model, one llama context, one sequence. Not thread-safe: the decode thread owns it."""
+    """One model, one llama context, one conversation. Not thread-safe: the decode thread owns it."""
 
     def __init__(
         self, info: ModelInfo, plan: Plan, model: Any, target: Context, store: Store | None = None
@@ -74,6 +74,7 @@ class Session:
         self.experience = Experience()
         self.can_rewind = self._check_can_rewind()
         self.can_draft = self.can_rewind and info.is_moe
+        self.can_branch = self.can_draft and target.branches is not None
         if not self.can_rewind:
             self.plan = replace(plan, speculation=replace(plan.speculation, mode="ar"))
         # GPU kernels are chosen by the number of rows, so a verify pass may round unlike plain decode.
@@ -228,10 +229,16 @@ class Session:
         """As `Context.decode`; the timeline is not touched. With all logits at most `plan.n_outputs` rows."""
         self.target.decode(tokens, start, all_logits=all_logits)
 
-    def decode_full(self, tokens: Sequence[int], start: int) -> None:
-        """One pass of the target with all its experts, logits for every row, whose price is noted."""
+    def decode_full(self, tokens: Sequence[int], start: int, parents: Sequence[int] = ()) -> None:
+        """One pass of the target with all its experts, logits for every row, whose price is noted.
+
+        `parents`: of a tree, the row that each behind the first follows; `keep_branch` or a cut comes next.
+        """
         before, started = self._store_look(), time.perf_counter()
-        self.decode(tokens, start, all_logits=True)
+        if parents:
+            self.target.decode_tree(tokens, parents, start)
+        else:
+            self.decode(tokens, start, all_logits=True)
         ms, after = 1e3 * (time.perf_counter() - started), self._store_look()
         asked, hits, late = (now - then for now, then in zip(after, before, strict=True))
         self.experience.prices.passed(Load(len(tokens), hits, late, asked - hits - late), ms)
@@ -313,6 +320,13 @@ class Session:
         self.timeline.append(tokens)
         if self.store is not None:
             self.store.credit(len(tokens))
+
+    def keep_branch(self, tokens: Sequence[int], path: Sequence[int]) -> None:
+        """Of the last pass, a tree, the rows of `path` are accepted, which are `tokens`; the others go."""
+        in_place = self.target.accept(len(self.timeline), path)
+        self.timeline.append(tokens)
+        if self.store is not None:
+            self.store.credit(in_place)  # the first rows: of those behind it is not known who is accepted
 
     def resume(self, prompt: Sequence[int], *, exact: bool) -> int:
         """Lets the cache hold as much of the beginning of `prompt` as is known, no more; says how much.

@@ -60,7 +60,7 @@ class Watch:
         self._blocks.append(
             Block(
                 draft.source if draft.tokens else "",
-                tuple(names(token) for token in draft.tokens[:judged]),
+                tuple(names(token) for token in draft.by_fate(drawn)[:judged]),
                 accepted,
                 tuple(names(token) for token in drawn[accepted:]),
                 ms,

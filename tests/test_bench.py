@@ -76,6 +76,7 @@ def test_an_unknown_row_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         ("ar-sync", ("ar", {}, "-sync")),
         ("s2-exact", ("s2-exact", {}, "")),
         ("s2-exact:utility", ("s2-exact", {"expansion": "utility"}, "")),
+        ("s2-exact:tree@2", ("s2-exact", {"expansion": "tree", "draft_experts": 2}, "")),
         ("s2-exact@4", ("s2-exact", {"draft_experts": 4}, "")),
         ("s2:fixed@1-sync", ("s2", {"expansion": "fixed", "draft_experts": 1}, "-sync")),
         ("s2:cap=12:beta=0.75:length=7", ("s2", {"cap": 12, "beta": 0.75, "draft_length": 7}, "")),

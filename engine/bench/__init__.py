@@ -161,8 +161,8 @@ With --budget SIZE the rows are
   ar       plain decode with the expert store
   ar-sync  the same without overlap and prefetch; other modes and their -sync likewise
 Behind a mode may stand what decides how far it drafts: s2-exact:fixed, :confidence, :utility (the paper's),
-or :priced, which is what a chat uses; and :length=8, :cap=16, :beta=0.5. How many experts draft stands behind
-all that: s2-exact@1, s2:fixed:cap=12@2.
+:tree (priced, with siblings), or :priced, which is what a chat uses; and :length=8, :cap=16, :beta=0.5. How
+many experts draft stands behind all that: s2-exact@1, s2:fixed:cap=12@2.
 Every run is a process of its own that loads the model, warms up and answers three chat prompts; the kernel's
 copies of the model's files are dropped before it. A row that runs out of memory is reported as such. JSON
 fields: *_mb_s in 10^6 bytes per second; hits (in memory) and late (on their way) as shares of the experts

@@ -13,6 +13,7 @@ from decoding import Answer, answer, request
 from families import EXPERTS, FAMILIES, SIGMOID, STATEFUL, USED, WINDOWED, Family, weights, write_family
 from toys import plan_for
 
+from engine.expansion import EXPANSIONS, Fixed
 from engine.native import CancelFlag, LayerRouting, llama
 from engine.need import need_of
 from engine.request import CACHE_TYPES, Request
@@ -27,6 +28,12 @@ SAMPLE = [
     (600, 0.8, 2, 4),
     (1100, 0.8, 1, 3),
 ]
+
+
+class Wide(Fixed):
+    """Decodes and admits whatever is likeliest, with siblings."""
+
+    width = 3
 
 
 class Models:
@@ -210,6 +217,32 @@ def test_text_and_cache_equal_plain_decode(model: Session, case: tuple[int, floa
     assert 0 < drafted.timings.draft_n_accepted <= drafted.timings.draft_n
     assert drafted.timings.draft_n_accepted < drafted.timings.draft_n or not temperature
     check_same(plain, drafted)
+
+
+@pytest.mark.parametrize(("cells", "temperature"), [(250, 0.0), (600, 0.8)])
+def test_trees_are_exact(
+    model: Session, cells: int, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are none, drafts are chains."""
+    monkeypatch.setitem(EXPANSIONS, "tree", Wide)
+    plain = answer(model, asked(cells, temperature=temperature))
+    model.rewind(0)
+    tree = answer(model, asked(cells, mode="s2-exact", length=12, expansion="tree", temperature=temperature))
+    assert 0 < tree.timings.draft_n_accepted < tree.timings.draft_n
+    check_same(plain, tree)
+
+
+def test_sequences_take_no_memory(models: Models, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the buffers of passes nor what the cache keeps of a token."""
+    path = models.get(name).info.path
+
+    def taken() -> tuple[int, bytes]:
+        with Session.load(path, plan_for(path, n_ctx=2048, n_threads=1)) as session:
+            return session.hooks.compute_bytes(), answer(session, asked(100, tokens=1)).cache
+
+    several = taken()
+    monkeypatch.setattr("engine.context.can_branch", lambda *_: False)
+    assert taken() == several
 
 
 def test_threads_change_nothing(model: Session) -> None:
