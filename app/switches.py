@@ -72,17 +72,16 @@ class Switches:
 
     def _reads(self, name: str, plan: PlanCard | None) -> Row:
         label, what = _READS[name]
-        if plan is None or not plan.store:
+        if _is_held_whole(plan):
             return Row(name, (labelled(label), ("n/a: this model is held whole", "faint")))
         value = "on" if self._value(name) else "off"
         why = f"{what}. Counts from the next answer; changes the speed, never the text."
         return _row(name, label, f"{value} {EXACT}", _NEXT, why)
 
     def _budget(self, snapshot: Snapshot, plan: PlanCard | None) -> Row:
-        held = plan is None or not plan.store
         value = size(snapshot.budget_bytes) if snapshot.budget_bytes else "no limit"
         reason = plan.reasons.get("budget_bytes", "") if plan else ""
-        if held:
+        if _is_held_whole(plan):
             why = (
                 f"{reason}. This model is held whole: a budget counts when it is loaded anew (--budget, F10)."
             )
@@ -138,6 +137,11 @@ class Switches:
 
         said = f"{self._app.board.memory_words}. {_BUDGET}"
         await self._app.push_screen(LineScreen("Memory for the engine, at once", said=said), typed)
+
+
+def _is_held_whole(plan: PlanCard | None) -> bool:
+    """Whether no expert is read while it answers."""
+    return plan is None or not plan.store
 
 
 def _range(name: str, model: ModelCard) -> tuple[int, int]:

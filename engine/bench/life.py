@@ -16,10 +16,8 @@ COMPARED = (
     "that left out, for the worst process; the lists, and lean_s between first and last, are of the one "
     "measured most often"
 )
-_SLOT_FLAGS = {
-    "nr",
-    "hg",
-}  # of mappings that are huge pages on demand, and not counted until they are touched
+#: Of mappings that may be huge pages, for which nothing is reserved until they are touched.
+_SLOT_FLAGS = {"nr", "hg"}
 
 
 @dataclass(frozen=True, slots=True)
