@@ -80,6 +80,7 @@ GEOMETRIES: dict[str, Geometry] = {
     geometry.name: geometry
     for geometry in (
         Geometry("64x32", 64, 8, 32, 512, 3, embedding="Q5_0"),
+        Geometry("64x32-s384", 64, 8, 32, 384, 3, embedding="Q5_0"),
         Geometry("64x32-d6", 64, 8, 32, 640, 6, embedding="Q5_0"),
         Geometry("64x32-d8", 64, 8, 32, 768, 8, embedding="Q5_0"),
         Geometry("64x32-d8-q4", 64, 8, 32, 928, 8, embedding="Q4_0"),
