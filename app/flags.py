@@ -7,15 +7,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from app.lossy import mode_words
 from engine.budget import parse_budget
 from engine.errors import BadRequest
 from engine.paths import EMBEDDED_MODEL
-from engine.request import CACHE_TYPES, EFFORTS, MODES
+from engine.request import CACHE_TYPES, EFFORTS, MODES, check_mode
 
 Target = Literal["load", "request", "program"]
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,17 @@ def _switch(word: str) -> bool:
 
 
 def _budget(word: str) -> int | str:
+    return _checked(word, lambda text: parse_budget(text).wire)
+
+
+def _mode(word: str) -> str:
+    return _checked(word, check_mode)
+
+
+def _checked(word: str, read: Callable[[str], _Value]) -> _Value:
+    """What `read` makes of `word`; its complaint as one about a flag."""
     try:
-        return parse_budget(word).wire
+        return read(word)
     except BadRequest as error:
         raise argparse.ArgumentTypeError(error.line()) from None
 
@@ -127,10 +137,9 @@ FLAGS = (
         ("--mode",),
         "request",
         "mode",
-        str,
+        _mode,
         "how to decode: " + ", ".join(map(mode_words, MODES)),
         "MODE",
-        tuple(MODES),
     ),
     Flag(("--draft-experts",), "request", "draft_experts", int, "experts per token while drafting", "K"),
     Flag(("--draft-length",), "request", "draft_length", int, "longest draft in tokens"),

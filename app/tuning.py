@@ -11,7 +11,7 @@ from app.lacking import lack_of_field
 from app.sampling import SETTINGS, Setting, parse, setting
 from app.text import one_line
 from engine.errors import BadRequest
-from engine.request import EFFORTS
+from engine.request import EFFORTS, NOT_OFFERED
 
 if TYPE_CHECKING:
     from app.chat import ChatApp
@@ -37,6 +37,9 @@ class Tuning:
     async def mode(self, name: str) -> None:
         """Takes mode `name`, without one the next, for the answers to come."""
         app = self._app
+        if name in NOT_OFFERED:
+            app.hint(f"{name} is not offered: {NOT_OFFERED[name]}.")
+            return
         name = app.board.mode_named(name) if name else app.board.mode_after(app.mode)
         if not name:
             app.hint(app.board.mode_names or "The engine has not said yet which modes it knows.")

@@ -122,6 +122,14 @@ class Utility(Priced):
         return self._pays(chance, self._kind.step_ms + self._news_ms(news))
 
 
+class Unseen(Priced):
+    """By what a position costs on average, its own router not asked: prices know what is in memory, not what
+    this candidate would read. As EcoSpec chooses."""
+
+    def worth_verifying(self, chance: float, news: Load | None) -> bool:  # noqa: ARG002
+        return super().worth_verifying(chance, None)
+
+
 class Tree(Priced):
     """With siblings in the queue, the likeliest tokens beside what the draft drew. They pay for a place in
     the pass as all others do; a leaf needs no draft step."""
@@ -147,6 +155,7 @@ class Tested(Fixed):
 EXPANSIONS: dict[str, type[Fixed] | type[Priced]] = {
     "priced": Priced,
     "utility": Utility,
+    "unseen": Unseen,
     "confidence": Confidence,
     "fixed": Fixed,
     "cascade": Tested,

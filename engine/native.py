@@ -19,7 +19,7 @@ from engine.kernels import REINSTALL, load_library, native_build
 from engine.prototypes import Prototype, declare
 from engine.threads import BARRIER_SPINS
 
-ABI_VERSION = 6  # s2_abi_version() of native/s2/s2.h
+ABI_VERSION = 7  # s2_abi_version() of native/s2/s2.h
 
 
 class _RoutingView(ctypes.Structure):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.errors import BadRequest
-from engine.reuse import Reuse
+from engine.reuse import BUDGET, Reuse
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
     """A row of the mode table: where its drafts come from, and what it promises. `reuses`: verify passes lean
-    towards the experts their positions share. `expansion`: how far it drafts where nobody says, one of
-    EXPANSIONS. `apart`: the model drafts in a context of its own. `compared`: others are measured by it;
-    nobody would chat in it.
+    towards the experts their positions share, or, where it `restricts`, have no others. `expansion`: how
+    far it drafts where nobody says, one of EXPANSIONS. `apart`: the model drafts in a context of its own.
+    `compared`: others are measured by it; nobody would chat in it.
     """
 
     name: str
@@ -21,6 +21,7 @@ class Mode:
     exact: bool
     summary: str
     reuses: bool = False
+    restricts: bool = False
     expansion: str = "priced"
     apart: bool = False
     compared: bool = False
@@ -78,8 +79,36 @@ MODES: dict[str, Mode] = {
             expansion="cascade",
             compared=True,
         ),
+        Mode(
+            "moe-spec",
+            drafters=("self",),
+            exact=False,
+            summary="for comparison: another text than ar; verifying has only so many experts to choose from",
+            reuses=True,
+            restricts=True,
+            expansion="cascade",
+            compared=True,
+        ),
     )
 }
+
+
+#: Speculation that others offer and this does not, and why.
+NOT_OFFERED = {
+    "ls": "it needs a model trained to have layers skipped, without that its drafts are seldom accepted",
+    "eagle3": "it needs a draft head that was trained for the model, in a file of its own",
+    "mtp": "it needs layers that predict further tokens, and those of a file are not loaded here",
+    "dflash": "it needs a diffusion model that was trained to draft for the model, in a file of its own",
+}
+
+
+def check_mode(name: str) -> str:
+    """`name`, if there is such a mode. Raises BadRequest, with the reason if it is one that others offer."""
+    if name in MODES:
+        return name
+    why = NOT_OFFERED.get(name)
+    what = f"mode {name!r} is not offered: {why}" if why else f"unknown mode {name!r}"
+    raise BadRequest(what, hint="one of " + ", ".join(MODES))
 
 
 def is_lossy(mode: str) -> bool:
@@ -91,7 +120,7 @@ def is_lossy(mode: str) -> bool:
 SPECULATION_FIELDS = ("mode", "draft_experts", "draft_length", "cap", "resident_only", "prefetch")
 
 #: What decides how far a block is drafted: engine/expansion.py.
-EXPANSIONS = ("priced", "utility", "confidence", "fixed", "cascade", "tree")
+EXPANSIONS = ("priced", "utility", "unseen", "confidence", "fixed", "cascade", "tree")
 
 #: Types of the KV cache, named as in llama.cpp, and their bytes per number.
 CACHE_TYPES = {"f16": 2.0, "q8_0": 34 / 32}
@@ -170,11 +199,12 @@ class Speculation:
     @property
     def reuse(self) -> Reuse | None:
         """How verify passes are biased; None where the mode does not."""
-        return Reuse(self.cap, self.beta, self.by_prefix) if MODES[self.mode].reuses else None
+        mode = MODES[self.mode]
+        beta = BUDGET if mode.restricts else self.beta
+        return Reuse(self.cap, beta, self.by_prefix) if mode.reuses else None
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise BadRequest(f"unknown mode {self.mode!r}", hint="one of " + ", ".join(MODES))
+        check_mode(self.mode)
         if self.expansion not in ("", *EXPANSIONS):
             raise BadRequest(f"unknown expansion {self.expansion!r}", hint="one of " + ", ".join(EXPANSIONS))
         _check_whole("draft_experts", self.draft_experts, 1, 1 << 16)

@@ -88,13 +88,15 @@ class SelfDraft:
         self._session, self._experience, self._calibration = session, experience, calibration
         self._speculation, self._greedy = request.speculation, request.sampling.is_greedy
         self._apart = MODES[request.speculation.mode].apart
-        leans = request.speculation.reuse is not None
+        reuse = request.speculation.reuse
+        leans = reuse is not None
         expansion = EXPANSIONS[request.speculation.expands_by]
         # Not where a row's company counts, and a grammar would have to be followed along each branch.
         self._may_branch = not (self._apart or leans or request.grammar) and session.can_branch
         # Drafts fare otherwise where verify passes lean, where they are made apart, and where they branch.
         branches = self._may_branch and expansion.width > 1
-        self._kind = "apart" if self._apart else "leaning" if leans else "tree" if branches else self.name
+        leaning = "budget" if reuse is not None and reuse.restricts else "leaning"
+        self._kind = "apart" if self._apart else leaning if leans else "tree" if branches else self.name
         if self._apart:
             session.annex.take()
         self._ends = not request.ignore_eos

@@ -52,11 +52,38 @@ def test_parts_of_the_method_are_measured_and_drawn(
     assert [file.name for file in (tmp_path / "drawn").iterdir()] == ["figure-8.svg"]
 
 
+def test_other_methods_run_over_the_same_store(capfd: pytest.CaptureFixture[str], model: Path) -> None:
+    argv = ["ablation", "-m", str(model), "--budget", "1G", "--figures", "relatives", "--tasks", "QA"]
+    argv += [
+        "--each",
+        "1",
+        "-n",
+        "12",
+        "-r",
+        "1",
+        "-t",
+        "1",
+        "--warm",
+        "2",
+        "--draft-length",
+        "3",
+        "--cap",
+        "6",
+    ]
+    assert main([*argv, "--json"]) == 0
+    lines = {line["what"]: line for line in map(json.loads, capfd.readouterr().out.splitlines())}
+    assert len(lines) == 7
+    assert all(line["tok_s"] > 0 and line["error"] is None for line in lines.values())
+    assert all(line["same_text"] for what, line in lines.items() if "lossy" not in what)
+    assert lines["SpecMoE"]["row"] == "s2-exact:fixed@4"
+    assert lines["MoE-Spec, lossy"]["row"] == "moe-spec:cap=6@2"
+
+
 def test_an_unknown_figure_is_a_usage_error(capsys: pytest.CaptureFixture[str], model: Path) -> None:
     with pytest.raises(SystemExit) as left:
         main(["ablation", "-m", str(model), "--budget", "1G", "--figures", "7"])
     assert left.value.code == 2
-    assert "of 3, 4, 8, 9, 10" in capsys.readouterr().err
+    assert "of 3, 4, 8, 9, 10, relatives" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ def test_few_experts_still_leave_one_to_draft_with() -> None:
         ({"n_threads": -1}, "-1 threads"),
         ({"n_threads": 10_000}, "10000 threads"),
         ({"mode": "turbo"}, "unknown mode 'turbo'"),
+        ({"mode": "eagle3"}, "mode 'eagle3' is not offered: it needs a draft head"),
         ({"draft_experts": 9}, "9 draft experts, but Moe uses 8"),
         ({"draft_experts": 0}, "draft_experts is 0"),
         ({"draft_length": 32}, "draft_length is 32"),

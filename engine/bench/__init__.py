@@ -217,10 +217,9 @@ def _add_ablation(ablation: argparse.ArgumentParser) -> None:
     )
     ablation.add_argument(
         "--figures",
-        type=_numbers,
-        default=[3, 4, 8, 9, 10],
+        type=lambda text: text.split(","),
         metavar="LIST",
-        help="of the paper: tables 3 and 4, figures 8, 9 and 10 (default: all)",
+        help="of the paper: tables 3 and 4, figures 8, 9 and 10; relatives: other methods (default: all)",
     )
     ablation.add_argument("--svg", type=Path, metavar="FOLDER", help="draw the figures there")
     ablation.set_defaults(tasks=["MT", "MA", "HE"], each=2, rounds=3, draft_length=8)

@@ -30,7 +30,8 @@ OWN_CONTEXT = "es"  # the mode that drafts without context alignment
 _K_SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1)  # of the model's k
 _CAP_TIMES = (1, 1.5, 2, 2.5, 3, 4)  # times k
 _N_CTX = 2048
-_KNOWN = (3, 4, 8, 9, 10)  # tables and figures of the paper
+RELATIVES = "relatives"  # other methods over the same store
+_KNOWN = ("3", "4", "8", "9", "10", RELATIVES)  # tables and figures of the paper, and beside them
 _TIMED = (
     "tok_s",
     "ratio",
@@ -51,7 +52,7 @@ class _Rows:
     def __init__(self, args: Namespace, info: ModelInfo) -> None:
         used, whole = info.n_expert_used, info.n_expert
         self.cap = args.cap or cap(info, "").value
-        self._beta, self._k = args.beta, args.draft_experts
+        self._beta, self._k, self._used = args.beta, args.draft_experts, used
         self.k_sweep = sorted({max(1, round(share * used)) for share in _K_SHARES})
         self.cap_sweep = sorted({min(whole, round(times * used)) for times in _CAP_TIMES})
 
@@ -74,6 +75,19 @@ class _Rows:
     def expansions(self) -> dict[str, str]:
         return {expansion: self.drafting(expansion) for expansion in EXPANSIONS}
 
+    def relatives(self) -> dict[str, str]:
+        """Other methods over the same store, by the names their papers gave them. SpecMoE pins experts by a
+        profile; here those count as pinned that the policy keeps."""
+        return {
+            "S2-MoE, exact": self.drafting("priced"),
+            "S2-MoE, lossy": f"s2:cap={self.cap}:beta={self._beta:g}@{self._k}",
+            "ES": self.drafting("fixed", mode=OWN_CONTEXT),
+            "Cascade": self.drafting("cascade", mode="cascade"),
+            "EcoSpec": self.drafting("unseen"),
+            "SpecMoE": self.drafting("fixed", self._used),
+            "MoE-Spec, lossy": f"moe-spec:cap={self.cap}@{self._k}",
+        }
+
     def by_k(self) -> dict[str, str]:
         return {str(k): self.drafting("priced", k) for k in self.k_sweep}
 
@@ -86,8 +100,9 @@ def run(args: Namespace) -> None:
     info = read_model_info(args.model)
     if not info.is_moe:
         raise BadRequest(f"{args.model} is a dense model: there is nothing to take apart")
+    args.figures = args.figures or list(_KNOWN)
     if unknown := [figure for figure in args.figures if figure not in _KNOWN]:
-        raise BadRequest(f"--figures has {unknown[0]}", hint="of " + ", ".join(map(str, _KNOWN)))
+        raise BadRequest(f"--figures has {unknown[0]}", hint="of " + ", ".join(_KNOWN))
     if not 1 <= args.draft_experts <= info.n_expert_used:
         raise BadRequest(f"--draft-experts is {args.draft_experts}", hint=f"1 to {info.n_expert_used}")
     if not 1 <= args.draft_length <= MAX_DRAFT_LENGTH:
@@ -101,9 +116,9 @@ def run(args: Namespace) -> None:
     budget, rows = limit_of(args, info), _Rows(args, info)
     with interruptible():
         lines = _timed(args, budget, rows)
-        if 3 in args.figures and OWN_CONTEXT in MODES:
+        if "3" in args.figures and OWN_CONTEXT in MODES:
             lines += _alignment(args, budget, rows)
-        if 4 in args.figures:
+        if "4" in args.figures:
             lines += _reuse(args, rows)
     for line in lines:
         line.update(bench="ablation", model=args.model.name, budget_bytes=budget)
@@ -121,12 +136,13 @@ def run(args: Namespace) -> None:
 
 
 def _timed(args: Namespace, budget: int, rows: _Rows) -> list[Line]:
-    """Figures 8 to 10: all their rows alternate, so that all compare with the same plain decode."""
+    """Figures 8 to 10 and other methods: all their rows alternate and compare with the same plain decode."""
     wanted = {
-        "8": rows.breakdown() if 8 in args.figures else {},
-        "9": rows.expansions() if 9 in args.figures else {},
-        "10 k'": rows.by_k() if 10 in args.figures else {},
-        "10 cap": rows.by_cap() if 10 in args.figures else {},
+        "8": rows.breakdown() if "8" in args.figures else {},
+        "9": rows.expansions() if "9" in args.figures else {},
+        "10 k'": rows.by_k() if "10" in args.figures else {},
+        "10 cap": rows.by_cap() if "10" in args.figures else {},
+        RELATIVES: rows.relatives() if RELATIVES in args.figures else {},
     }
     names = list(dict.fromkeys(name for part in wanted.values() for name in part.values()))
     if not names:
@@ -181,6 +197,7 @@ _CAPTIONS = {
     "9": "Figure 9: drafts accepted / verified against tokens per pass, by what ends a draft",
     "10 k'": "Figure 10: experts of a draft",
     "10 cap": "Figure 10: experts that verify passes prefer",
+    RELATIVES: "Other methods over the same store; ratio is to plain decode",
     "table 3": "Table 3: acceptance of drafts in a context of their own and in the target's",
     "table 4": "Table 4: unique experts / (k * positions) without and with gating",
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -12,7 +13,9 @@
 class s2_gating {
   public:
     // For the passes that follow: `confidence` w_b of each row; `cap` experts, no fewer than k, are preferred by `beta`
-    // times a row's own margin. Passes of another number of rows are left alone, and all of them with cap 0.
+    // times a row's own margin. With an infinite `beta` the others cannot be chosen at all: a budget of experts, shared
+    // out by the rows' probabilities (MoE-Spec). Passes of another number of rows are left alone, and all of them with
+    // cap 0.
     void set(int32_t cap, float beta, const float * confidence, int32_t n_rows);
 
     // One MoE layer's rows. `margins` [n_rows][n_expert] is what g and a row's margin are taken from, `scores`
@@ -36,6 +39,8 @@ class s2_gating {
     Layer * layer(int il, int64_t n_used, bool logarithmic);
 
   private:
+    bool  restricts() const { return std::isinf(beta); }
+    const float * wishes(const float * row, int64_t n_expert);
     void  prefer(const float * margins, int64_t n_expert, int64_t n_rows, int64_t count);
     float margin(const float * row, int64_t n_expert, int64_t n_used);
 
@@ -45,5 +50,5 @@ class s2_gating {
     std::map<int, Layer> layers;
     std::vector<float>   wanted;    // g
     std::vector<int32_t> order;     // experts, the preferred ones first
-    std::vector<float>   sorted;
+    std::vector<float>   sorted;    // of one row, whatever is made of it
 };

@@ -8,7 +8,7 @@
 #include <cmath>
 
 int32_t s2_abi_version(void) {
-    return 6;
+    return 7;
 }
 
 void s2_set_n_expert_used(llama_context * ctx, int32_t n_expert_used) {

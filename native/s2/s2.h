@@ -33,7 +33,8 @@ LLAMA_API void s2_set_from_memory(struct llama_context * ctx, struct s2_store * 
 
 // Reuse-aware gating of the passes of n_rows rows, at least 2, that follow (S2-MoE, section 4.2): each row but the first
 // leans towards `cap` experts that all rows want most, row b's wish counting confidence[b], by `beta` times its own
-// margin between the best expert and the first that is not chosen. Lossy. cap 0: off.
+// margin between the best expert and the first that is not chosen. With an infinite `beta` they choose among `cap` experts
+// alone, those with the most probability over all rows (MoE-Spec). Lossy. cap 0: off.
 LLAMA_API void s2_set_gating(struct llama_context * ctx, int32_t cap, float beta, const float * confidence, int32_t n_rows);
 
 // Keep routing for the decode calls that follow.

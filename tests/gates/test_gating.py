@@ -15,7 +15,7 @@ from toys import plan_for
 
 from engine.logprobs import logits_of
 from engine.native import LayerRouting
-from engine.reuse import Reuse
+from engine.reuse import BUDGET, Reuse
 from engine.session import Session
 
 ROWS = tuple(np.random.default_rng(6).integers(263, 355, 6).tolist())
@@ -66,10 +66,17 @@ def scores_of(family: Family, path: Path, layer: LayerRouting) -> Scores:
 def biased(scores: Scores, reuse: Reuse) -> Scores:
     """Section 4.2, line by line."""
     confidence = reuse.confidences(CLAIMS)
-    wanted = sum(w * row for w, row in zip(confidence, scores, strict=True))
+    wishes = scores
+    if reuse.restricts:
+        wishes = np.exp(scores - scores.max(axis=1, keepdims=True))
+        wishes /= wishes.sum(axis=1, keepdims=True)
+    wanted = sum(w * row for w, row in zip(confidence, wishes, strict=True))
     preferred = np.argsort(-np.asarray(wanted), kind="stable")[: max(reuse.cap, USED)]
     out = scores.copy()
     for row in out[1:]:
+        if reuse.restricts:
+            row[np.setdiff1d(np.arange(len(row)), preferred)] = -np.inf
+            continue
         best = np.sort(row)[::-1]
         row[preferred] += reuse.beta * (best[0] - best[USED])
     return out
@@ -88,7 +95,9 @@ def in_groups(family: Family, scores: Scores) -> Scores:
 
 # At a beta of 1 the first expert that is left out would draw level with the best.
 @pytest.mark.parametrize(
-    "reuse", [Reuse(6, 0.5), Reuse(8, 1.1), Reuse(5, 0.3, by_prefix=True), Reuse(1, 2.0)], ids=str
+    "reuse",
+    [Reuse(6, 0.5), Reuse(8, 1.1), Reuse(5, 0.3, by_prefix=True), Reuse(1, 2.0), Reuse(6, BUDGET)],
+    ids=str,
 )
 def test_the_selection_is_the_references(model: Session, reuse: Reuse) -> None:
     family, changed = family_of(model), 0
@@ -171,3 +180,14 @@ def test_verify_passes_touch_fewer_experts(session: Session, passage: str) -> No
     session.keep_routing(False)
     assert touched == sorted(touched, reverse=True)
     assert touched[2] < 0.9 * touched[0]
+
+
+def test_a_budget_of_experts_is_kept(session: Session, passage: str) -> None:
+    rows, cap = prompt_of(session, passage, 300)[:8], 12
+    session.keep_routing(True)
+    with session.leaning(Reuse(cap, BUDGET), [0.8] * 7):
+        session.decode(rows, 0, all_logits=True)
+    used = [len(np.unique(layer.ranks[1:, : layer.n_used])) for layer in session.hooks.routing()]
+    session.rewind(0)
+    session.keep_routing(False)
+    assert max(used) == cap, "but for the root's own"

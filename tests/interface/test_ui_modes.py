@@ -196,3 +196,14 @@ async def test_an_answer_that_went_on_by_nothing_keeps_its_mode_and_figures(
         assert "■ stopped · s2-exact · 94 tokens" in shown(app)
     app.close()
     assert rows(paths, "SELECT mode FROM messages ORDER BY id DESC LIMIT 1") == [("s2-exact",)]
+
+
+async def test_a_mode_that_is_not_offered_says_why(ready: Paths) -> None:
+    app = chat(ready)
+    async with app.run_test(size=(100, 30)):
+        await soon(is_ready(app))
+        before = app.mode
+        await command(app, "/mode mtp")
+        await soon(lambda: "mtp is not offered: it needs layers" in hint(app))
+        assert app.mode == before
+    app.close()
