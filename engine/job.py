@@ -15,12 +15,13 @@ from engine.watch import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from engine.call import Call
     from engine.governor import MemoryGovernor
     from engine.model import ModelInfo
     from engine.native import CancelFlag
     from engine.plan import Plan
     from engine.session import Session
-    from engine.wire import Call, Load
+    from engine.wire import Load
 
 
 class Cancel:

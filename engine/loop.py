@@ -64,7 +64,9 @@ class _Answer:
     def __init__(self, session: Session, request: Request, drafter: Drafter | None, watch: Watch) -> None:
         self._session, self._request, self._drafter, self._watch = session, request, drafter, watch
         self._text = TextStream(request.stop)
-        self._reader = Reader(session.channels) if request.in_dialect and session.channels else None
+        self._reader = (
+            Reader(session.dialogue.channels) if request.in_dialect and session.dialogue.channels else None
+        )
         self._head = request.prompt[len(request.prompt) - request.continued :]
         if self._reader is not None:
             for token in self._head:
@@ -166,8 +168,8 @@ class _Answer:
         text = self._last_text()
         self._pieces.append(text)
         in_dialect = self._reader is not None
-        head = self._session.text_of(self._head, in_dialect=in_dialect)
-        self._session.remember_reply(
+        head = self._session.dialogue.text_of(self._head, in_dialect=in_dialect)
+        self._session.dialogue.remember_reply(
             head + "".join(self._pieces), (*self._head, *self._ids), in_dialect=in_dialect
         )
         return Done(self.reason, text, self._timings(), self._watch.end(self._session))

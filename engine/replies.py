@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from engine.call import Call
 from engine.errors import S2Error
 from engine.events import OPENAI_FINISH, Done, Look, Prefill, Timings, TokenLogprob, Tokens
 from engine.job import Item, Queued, Started
@@ -14,7 +15,6 @@ from engine.likelihoods import Likelihoods
 from engine.thoughts import Thoughts
 from engine.tools import CallReader
 from engine.watch import MOST_BLOCKS
-from engine.wire import Call
 
 dumps = json.JSONEncoder(separators=(",", ":")).encode
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.answering import JobResponse
+from engine.call import parse_chat, parse_completion, parse_count
 from engine.cards import budget, handshake, model_list, model_name, settings
 from engine.errors import BadRequest, EngineUnavailable, S2Error
 from engine.fields import Fields
@@ -23,9 +24,6 @@ from engine.serving import NoSuchModel, answer, error_answer, read_object
 from engine.telemetry import TelemetryResponse
 from engine.wire import (
     parse_budget_change,
-    parse_chat,
-    parse_completion,
-    parse_count,
     parse_detokenize,
     parse_load,
     parse_settings,
@@ -39,9 +37,9 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from engine.call import Call
     from engine.session import Session
     from engine.state import EngineState
-    from engine.wire import Call
 
 _HEALTH = {"ready": "ok", "empty": "no model"}
 

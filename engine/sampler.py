@@ -55,7 +55,7 @@ class Sampler:
             session.vocab,
             ignore_eos=request.ignore_eos,
             grammar=request.grammar,
-            channels=session.channels if request.in_dialect else None,
+            channels=session.dialogue.channels if request.in_dialect else None,
         )
 
     def accept(self, tokens: Sequence[int]) -> None:

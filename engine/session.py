@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.calibration import Calibration
-from engine.chat import CHATML, ChatTemplate, Message
 from engine.context import Context
+from engine.dialogue import Dialogue
 from engine.draft_context import Annex
-from engine.errors import BadRequest, Cancelled, ModelError
+from engine.errors import BadRequest
 from engine.events import ExpertMap
 from engine.experience import Experience
 from engine.experts import catalogue_of
@@ -28,8 +25,9 @@ from engine.governor import MemoryGovernor
 from engine.heat import heat_file, read_heat, write_heat
 from engine.memory import give_back, rss_bytes
 from engine.model import ModelInfo, read_model_info
-from engine.native import CancelFlag, Hooks, llama, log
+from engine.native import CancelFlag, Hooks, llama
 from engine.need import GROWTH_BYTES, cell_bytes
+from engine.opening import open_model
 from engine.pack import pack_of
 from engine.placement import NONE
 from engine.plan import Plan
@@ -39,16 +37,10 @@ from engine.shelf import Shelf
 from engine.size import size
 from engine.store import Store
 from engine.strain import read_strain, spare
-from engine.thoughts import opens_thoughts
-from engine.threads import ThreadGovernor
 from engine.timeline import Timeline
-from engine.tools import Tools
 from engine.union import COMING, THERE, ExpertUnion
 from engine.vocab import Vocab
 
-_REPLIES_KEPT = 256  # answers whose token ids are remembered, so that their KV cells are found again
-_TAG_TOKENS = 12  # more than any tag of thoughts takes
-_LOAD_WITHOUT_MAPPING = 0  # enum llama_load_mode
 _DRAFT_OUTPUTS = 1
 
 
@@ -81,13 +73,7 @@ class Session:
         self.exact = plan.gpu_layers == NONE or not self._llama.llama_supports_gpu_offload()
         if not self.exact:
             self.notices.append("on a GPU the exact modes are ≈: kernels differ by width, the text may too")
-        self._template = self._chat_template()
-        self.channels = self._template.channels
-        if self.channels is not None:
-            self.vocab.break_names(self.channels.dialect.marks)
-        # Answers and the ids they were generated as: what the next prompt tells of them, and all of them.
-        self._replies: OrderedDict[str, tuple[int, ...]] = OrderedDict()
-        self._wholes: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self.dialogue = Dialogue(model, self.vocab, self.n_ctx, self.notices)
         self._keeps_routing = False
 
     @classmethod
@@ -111,7 +97,7 @@ class Session:
         catalogue = (pack_of(path, notices.append) or catalogue_of(path)) if plan.store else None
         if catalogue is None or not catalogue.tensors:
             plan = replace(plan, store=False)
-            return cls(info, plan, *_open(bindings, info, plan, on_progress, cancel))
+            return cls(info, plan, *open_model(bindings, info, plan, on_progress, cancel))
         store = Store.open(catalogue)
         plan = replace(plan, reasons={**plan.reasons, "reading": store.reason})
         if store.refused:
@@ -119,7 +105,7 @@ class Session:
             notices.append(f"{folder} can be read through the page cache only, which takes longer")
         try:
             with store.loading():
-                model, target = _open(bindings, info, plan, on_progress, cancel, store)
+                model, target = open_model(bindings, info, plan, on_progress, cancel, store)
         except BaseException:
             store.close()
             raise
@@ -131,82 +117,6 @@ class Session:
             session.close()
             raise
         return session
-
-    # --- prompts
-
-    def tokenize_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        thinking: bool | None = None,
-        effort: str | None = None,
-        tools: Tools | None = None,
-    ) -> tuple[int, ...]:
-        """The prompt for the next answer in `messages`, by the model's chat template.
-
-        `thinking`, `effort`: whether the model thinks first and how much, where the template lets one choose.
-        None is its default.
-        """
-        if thinking is not None and not self.can_switch_thoughts:
-            raise BadRequest("the model's chat template has no switch for thinking", hint="leave it out")
-        if effort is not None and not self.can_set_effort:
-            raise BadRequest("the model's chat template has no levels of reasoning", hint="leave it out")
-        return self._template.tokenize(
-            messages, self._replies, self.n_ctx, thinking=thinking, effort=effort, tools=tools
-        )
-
-    def tokenize_continued(
-        self, messages: Sequence[Message], *, thinking: bool | None = None, effort: str | None = None
-    ) -> tuple[tuple[int, ...], int]:
-        """The prompt that lets the last of `messages`, an answer, go on; how many of its tokens are the
-        answer.
-
-        An answer this session gave keeps its ids, so that it goes on as if it had never ended.
-        """
-        *before, last = messages
-        if last.role != "assistant":
-            raise BadRequest("the last message is no answer that could go on")
-        prompt = self.tokenize_chat(before, thinking=thinking, effort=effort)
-        opened = self.opens_thoughts(prompt)
-        # The template has written the tag already that this answer begins with.
-        text = last.content.removeprefix(opened) if opened else last.content
-        answer = self._wholes.get(text)
-        if answer is None:
-            answer = self.channels.tokens(text) if self.channels else self._template.tokenize_answer(text)
-        return prompt + answer, len(answer)
-
-    def opens_thoughts(self, prompt: Sequence[int]) -> str:
-        """The tag of thoughts, and white space behind it, that `prompt` ends with; "" for none."""
-        tail = prompt[-_TAG_TOKENS:]
-        return opens_thoughts("".join(self.vocab.text((t,)) or self.vocab.name(t) for t in tail))
-
-    @property
-    def can_switch_thoughts(self) -> bool:
-        """Whether the chat template lets the caller choose if the model thinks first."""
-        return self._template.can_switch_thoughts
-
-    @property
-    def can_set_effort(self) -> bool:
-        """Whether the chat template lets the caller choose how much the model thinks."""
-        return self._template.can_set_effort
-
-    def tokenize_text(self, text: str) -> tuple[int, ...]:
-        """`text` as it stands, special tokens in it included."""
-        self.vocab.check_fits(text, self.n_ctx)
-        return tuple(self.vocab.tokenize(text, add_special=True, parse_special=True))
-
-    def text_of(self, answer: Sequence[int], *, in_dialect: bool) -> str:
-        """How `answer` reads: as text, or as the model's dialect writes it."""
-        return self.channels.text(answer) if in_dialect and self.channels else self.vocab.text(tuple(answer))
-
-    def remember_reply(self, text: str, tokens: Sequence[int], *, in_dialect: bool = False) -> None:
-        """Notes the ids an answer was generated as: its text alone may tokenise to others."""
-        if not text or text != self.text_of(tokens, in_dialect=in_dialect):
-            return
-        _remember(self._wholes, text, tuple(tokens))
-        told = self.channels.told(tokens) if in_dialect and self.channels else (text, tuple(tokens))
-        if told[0]:
-            _remember(self._replies, *told)
 
     # --- decoding
 
@@ -458,69 +368,3 @@ class Session:
             self.notices.append(f"{self.info.arch} keeps a state that cannot be rolled back: it runs in ar")
             return False
         return True
-
-    def _chat_template(self) -> ChatTemplate:
-        source = self._llama.llama_model_chat_template(self._model, None)
-        if not source:
-            self.notices.append("the model brings no chat template: ChatML is used, answers may ramble")
-        try:
-            return ChatTemplate(bytes(source or b"").decode("utf-8", "replace") or CHATML, self.vocab)
-        except BadRequest as error:
-            self.notices.append(f"{error.message}: ChatML is used, answers may ramble")
-            return ChatTemplate(CHATML, self.vocab)
-
-
-def _remember(known: OrderedDict[str, tuple[int, ...]], text: str, tokens: tuple[int, ...]) -> None:
-    known[text] = tokens
-    known.move_to_end(text)
-    if len(known) > _REPLIES_KEPT:
-        known.popitem(last=False)
-
-
-def _open(
-    bindings: Any,
-    info: ModelInfo,
-    plan: Plan,
-    on_progress: Callable[[float], None] | None,
-    cancel: CancelFlag | None,
-    store: Store | None = None,
-) -> tuple[Any, Context]:
-    """The llama model and its context."""
-    log.clear()
-    model = _load_model(bindings, info, plan, on_progress, cancel)
-    threads = ThreadGovernor(plan.n_threads, fixed=plan.threads_fixed)
-    try:
-        return model, Context(model, info, plan, threads, store, n_outputs=plan.n_outputs)
-    except BaseException:
-        bindings.llama_model_free(model)
-        raise
-
-
-def _load_model(
-    bindings: Any,
-    info: ModelInfo,
-    plan: Plan,
-    on_progress: Callable[[float], None] | None,
-    cancel: CancelFlag | None,
-) -> Any:
-    def progress(fraction: float, _: Any) -> bool:
-        if on_progress is not None:
-            on_progress(fraction)
-        return cancel is None or not cancel.is_set
-
-    params = bindings.llama_model_default_params()
-    params.use_extra_bufts = plan.repack or plan.store
-    if plan.store:  # pages of a mapped file are memory that no budget holds
-        params.load_mode = _LOAD_WITHOUT_MAPPING
-    nowhere = (ctypes.c_void_p * 1)()  # a list that ends at once
-    if plan.gpu_layers == NONE:
-        params.devices = ctypes.addressof(nowhere)
-    params.progress_callback = bindings.llama_progress_callback(progress)
-    model = bindings.llama_model_load_from_file(os.fsencode(info.path), params)
-    if model is None:
-        if cancel is not None and cancel.is_set:
-            raise Cancelled("loading was stopped")
-        raise ModelError(
-            f"{info.path}: {log.last() or 'llama.cpp cannot load it'}", hint="see the engine's log"
-        )
-    return model

@@ -23,8 +23,9 @@ from engine.worker import Worker
 
 if TYPE_CHECKING:
     from engine.budget import Budget
+    from engine.call import Call
     from engine.session import Session
-    from engine.wire import Call, Load
+    from engine.wire import Load
 
 
 log = logging.getLogger(__name__)

@@ -134,8 +134,8 @@ class Worker(threading.Thread):
             session.exact,
             tuple(session.notices),
             self._governor,
-            session.can_switch_thoughts,
-            session.can_set_effort,
+            session.dialogue.can_switch_thoughts,
+            session.dialogue.can_set_effort,
             job.budget,
         )
         self._tell(self._state.load_done, job, loaded)

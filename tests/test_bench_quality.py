@@ -35,7 +35,7 @@ def session(path: Path) -> Iterator[Session]:
 
 @pytest.fixture
 def document(session: Session) -> Document:
-    tokens = session.tokenize_text(
+    tokens = session.dialogue.tokenize_text(
         "The keeper counted the stairs as she climbed, and so did he, a hundred of them"
     )
     return Document(tokens[:53], 12)  # 40 positions

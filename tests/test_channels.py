@@ -12,6 +12,7 @@ import pytest
 from harmony import ids, write_harmony, written
 from toys import load, write_llama
 
+from engine.call import parse_chat
 from engine.channels import HARMONY, Channels, Place, channels_of
 from engine.chat import Message
 from engine.errors import BadRequest
@@ -24,7 +25,6 @@ from engine.replies import Reply
 from engine.request import Request, Sampling, Speculation
 from engine.session import Session
 from engine.thoughts import MARKS, split
-from engine.wire import parse_chat
 
 THINK, NO_MORE = MARKS
 WEATHER: dict[str, Any] = {
@@ -108,14 +108,14 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 def channels(session: Session) -> Channels:
-    assert session.channels is not None
-    return session.channels
+    assert session.dialogue.channels is not None
+    return session.dialogue.channels
 
 
 def forced(session: Session, tokens: Sequence[int], **fields: Any) -> Request:
     """A request of which the answer is `tokens`: a grammar names each of them."""
     rules = "root ::= " + " ".join(f"<[{token}]>" for token in tokens)
-    prompt = session.tokenize_chat([Message("user", "hi")])
+    prompt = session.dialogue.tokenize_chat([Message("user", "hi")])
     return Request(prompt, Sampling(seed=1), grammar=rules, **{"in_dialect": True, **fields})
 
 
@@ -192,9 +192,9 @@ def test_an_answer_that_explains_the_dialect_is_an_answer(session: Session) -> N
     assert session.vocab.text(plain) == explained
     run(session, forced(session, [*ids(session, FINAL), *plain]))
     asked = [Message("user", f"what is {explained}?"), Message("assistant", explained), Message("user", "?")]
-    prompt = session.tokenize_chat(asked)
+    prompt = session.dialogue.tokenize_chat(asked)
     marks = [token for token in prompt if token in channels(session).marks]
-    usual = session.tokenize_chat([dataclasses.replace(turn, content="x") for turn in asked])
+    usual = session.dialogue.tokenize_chat([dataclasses.replace(turn, content="x") for turn in asked])
     assert marks == [token for token in usual if token in channels(session).marks]
     assert written(session, prompt).count(explained) == 2
 
@@ -226,13 +226,13 @@ def test_earlier_thoughts_are_left_out_and_the_answer_keeps_its_ids(session: Ses
     ]
     run(session, forced(session, answer))
     turns = [Message("user", "hi"), Message("assistant", f"{THINK}why{NO_MORE}hi"), Message("user", "and?")]
-    prompt = session.tokenize_chat(turns)
+    prompt = session.dialogue.tokenize_chat(turns)
     text = written(session, prompt)
     assert "why" not in text
     assert f"<|start|>assistant{FINAL}hi<|end|><|start|>user<|message|>and?<|end|><|start|>assistant" in text
     at = [no for no in range(len(prompt)) if list(prompt[no : no + 2]) == answer[-2:]]
     assert len(at) == 1, "as letters, not as the word that the vocabulary has"
-    assert prompt == session.tokenize_chat(
+    assert prompt == session.dialogue.tokenize_chat(
         [turns[0], Message("assistant", split(turns[1].content)[1]), turns[2]]
     )
 
@@ -270,7 +270,9 @@ def test_an_answer_goes_on_where_it_stopped(session: Session) -> None:
         begun = "".join(event.text for event in events if isinstance(event, (Tokens, Done)))
         if not begun:
             continue  # only a part of a header: the question is asked again
-        prompt, count = session.tokenize_continued([Message("user", "hi"), Message("assistant", begun)])
+        prompt, count = session.dialogue.tokenize_continued(
+            [Message("user", "hi"), Message("assistant", begun)]
+        )
         assert prompt[len(prompt) - count :] == tokens[:length]
         rest = dataclasses.replace(forced(session, tokens[length:]), prompt=prompt, continued=count)
         more = "".join(e.text for e in run(session, rest) if isinstance(e, (Tokens, Done)))
@@ -283,7 +285,7 @@ def test_an_answer_goes_on_where_it_stopped(session: Session) -> None:
 )
 def test_an_answer_of_another_engine_can_go_on(session: Session, text: str) -> None:
     """Its ids are not known: they are made from the text, so that they read the same."""
-    prompt, count = session.tokenize_continued([Message("user", "hi"), Message("assistant", text)])
+    prompt, count = session.dialogue.tokenize_continued([Message("user", "hi"), Message("assistant", text)])
     shown = channels(session).text(prompt[len(prompt) - count :])
     assert split(shown) == split(text)
 
@@ -327,7 +329,7 @@ def test_a_forced_call_is_one(session: Session) -> None:
 def _fits(session: Session, request: Request, tokens: Sequence[int]) -> bool:
     from engine.grammar import Grammar
 
-    grammar = Grammar(request.grammar, session.vocab, session.channels)
+    grammar = Grammar(request.grammar, session.vocab, session.dialogue.channels)
     try:
         for token in tokens:
             if not grammar.allows(token):
@@ -342,7 +344,7 @@ def _fits(session: Session, request: Request, tokens: Sequence[int]) -> bool:
     "field", [{"reasoning_effort": "high"}, {"chat_template_kwargs": {"reasoning_effort": "high"}}]
 )
 def test_the_level_of_reasoning_reaches_the_template(session: Session, field: dict[str, Any]) -> None:
-    assert session.can_set_effort
+    assert session.dialogue.can_set_effort
     assert "Reasoning: high" in written(session, wanted(session, **field).prompt)
     assert "Reasoning: medium" in written(session, wanted(session).prompt)
 
@@ -355,9 +357,9 @@ def test_other_levels_are_refused(value: Any) -> None:
 
 def test_a_template_without_levels_says_so(tmp_path: Path) -> None:
     with load(write_llama(tmp_path / "toy.gguf")) as plain:
-        assert plain.channels is None
+        assert plain.dialogue.channels is None
         with pytest.raises(BadRequest, match="levels of reasoning"):
-            plain.tokenize_chat([Message("user", "hi")], effort="low")
+            plain.dialogue.tokenize_chat([Message("user", "hi")], effort="low")
 
 
 def test_a_dialect_is_its_description(session: Session) -> None:

@@ -48,7 +48,7 @@ def whole(vocab: Vocab, text: str) -> tuple[int, ...]:
 
 
 def test_the_models_own_template(embedded: Session) -> None:
-    prompt = embedded.tokenize_chat([Message(SYSTEM, "Be brief."), *talk("Hi", "Hello.", "Bye")])
+    prompt = embedded.dialogue.tokenize_chat([Message(SYSTEM, "Be brief."), *talk("Hi", "Hello.", "Bye")])
     text = (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
         "<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"
@@ -131,7 +131,7 @@ def test_a_broken_template_is_refused_when_it_is_read(embedded: Session, source:
 
 def test_no_messages(embedded: Session) -> None:
     with pytest.raises(BadRequest, match="empty"):
-        embedded.tokenize_chat([])
+        embedded.dialogue.tokenize_chat([])
 
 
 # --- what templates use
@@ -225,7 +225,7 @@ def test_empty_content(embedded: Session) -> None:
 def test_very_long_content_is_quick(embedded: Session, text: str) -> None:
     content = (text * 100_000)[:100_000]
     started = time.process_time()
-    tokens = embedded._template.tokenize(talk(content), {})
+    tokens = embedded.dialogue._template.tokenize(talk(content), {})
     assert time.process_time() - started < 5
     assert len(tokens) > 1000
 
@@ -276,11 +276,11 @@ def test_replies_without_their_thoughts(embedded: Session) -> None:
 
 def test_a_session_remembers_only_what_its_ids_spell(embedded: Session) -> None:
     ids = odd_ids(embedded.vocab, "Yes!")
-    embedded.remember_reply("Yes!", ids)
-    embedded.remember_reply("No!", ids)
-    prompt = embedded.tokenize_chat(talk("?", "Yes!", "?"))
+    embedded.dialogue.remember_reply("Yes!", ids)
+    embedded.dialogue.remember_reply("No!", ids)
+    prompt = embedded.dialogue.tokenize_chat(talk("?", "Yes!", "?"))
     assert any(prompt[no : no + len(ids)] == ids for no in range(len(prompt)))
-    assert "No!" in written(embedded.vocab, embedded.tokenize_chat(talk("?", "No!", "?")))
+    assert "No!" in written(embedded.vocab, embedded.dialogue.tokenize_chat(talk("?", "No!", "?")))
 
 
 # --- BOS, and a vocabulary that writes a space before every text
@@ -325,7 +325,7 @@ def test_no_space_is_made_up_where_texts_meet(bos_and_none: dict[bool, Session])
 
 def notices_of(path: Path) -> list[str]:
     with load(path) as session:
-        assert session.tokenize_chat(talk("hi"))
+        assert session.dialogue.tokenize_chat(talk("hi"))
         return session.notices
 
 

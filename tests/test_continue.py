@@ -36,17 +36,20 @@ def answer(
 
 def test_it_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
     with load(write_llama(tmp_path / "toy.gguf", template=CHATML)) as session:
-        whole, whole_text = answer(session, session.tokenize_chat(QUESTION), 24)
+        whole, whole_text = answer(session, session.dialogue.tokenize_chat(QUESTION), 24)
         for at in (1, 9, 17):
-            ids, text = answer(session, session.tokenize_chat(QUESTION), at)
+            ids, text = answer(session, session.dialogue.tokenize_chat(QUESTION), at)
             told = [*QUESTION, Message("assistant", text)]
-            prompt, count = session.tokenize_continued(told)
+            prompt, count = session.dialogue.tokenize_continued(told)
             assert count == at
             rest, rest_text = answer(session, prompt, 24 - at, count)
             assert ids + rest == whole
             assert text + rest_text == whole_text
             # The next turn finds the whole answer in the cache.
             following = [*QUESTION, Message("assistant", whole_text), Message("user", "and?")]
-            assert session.timeline.reusable(session.tokenize_chat(following)) >= len(prompt) + len(rest) - 1
+            assert (
+                session.timeline.reusable(session.dialogue.tokenize_chat(following))
+                >= len(prompt) + len(rest) - 1
+            )
         with pytest.raises(BadRequest):
-            session.tokenize_continued(QUESTION)
+            session.dialogue.tokenize_continued(QUESTION)

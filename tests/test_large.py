@@ -99,7 +99,7 @@ def test_the_embedded_model_says_the_same(
 def answer(session: Session, mode: str, temperature: float) -> tuple[list[int], str]:
     session.rewind(0)
     request = Request(
-        session.tokenize_text("Once upon a time in a harbour town there lived"),
+        session.dialogue.tokenize_text("Once upon a time in a harbour town there lived"),
         Sampling(temperature=temperature, seed=7),
         Speculation(mode, 2, 4),
         max_tokens=40,

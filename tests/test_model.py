@@ -347,7 +347,7 @@ def test_one_file_of_a_set_under_another_name(split: list[Path], tmp_path: Path)
 
 def answer(session: Session, mode: str) -> tuple[tuple[int, ...], Done]:
     request = Request(
-        prompt=session.tokenize_text("hi"),
+        prompt=session.dialogue.tokenize_text("hi"),
         sampling=Sampling(temperature=0.0),
         speculation=Speculation(mode, 99, 8),
         max_tokens=4,

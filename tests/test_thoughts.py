@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from toys import load, write_llama
 
+from engine.call import parse_chat
 from engine.chat import Message
 from engine.events import Done, Timings, Tokens
 from engine.job import Started
 from engine.replies import Reply
 from engine.thoughts import Thoughts, opens_thoughts, split
-from engine.wire import parse_chat
 
 CASES = [
     ("<think>why</think>because", "why", "because"),
@@ -103,10 +103,10 @@ TEMPLATE = (
 def test_a_real_prompt_shows_what_its_template_opened(tmp_path: Path) -> None:
     with load(write_llama(tmp_path / "toy.gguf", template=TEMPLATE)) as session:
         hello = [Message("user", "hi")]
-        assert session.can_switch_thoughts
-        assert session.opens_thoughts(session.tokenize_chat(hello)) == "<think>"
-        assert session.opens_thoughts(session.tokenize_chat(hello, thinking=False)) == ""
-        prompt, count = session.tokenize_continued([*hello, Message("assistant", "<think>so")])
+        assert session.dialogue.can_switch_thoughts
+        assert session.dialogue.opens_thoughts(session.dialogue.tokenize_chat(hello)) == "<think>"
+        assert session.dialogue.opens_thoughts(session.dialogue.tokenize_chat(hello, thinking=False)) == ""
+        prompt, count = session.dialogue.tokenize_continued([*hello, Message("assistant", "<think>so")])
         assert session.vocab.text(prompt).endswith("<think>so")
         assert "<think><think>" not in session.vocab.text(prompt)
         assert count == 2

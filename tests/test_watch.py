@@ -48,7 +48,7 @@ def quarter(session: Session) -> Iterator[Session]:
 def looks_of(
     session: Session, mode: str, watch: Watch, *, heat: float = 0.0, tokens: int = 48
 ) -> tuple[list[Tokens], Done, list[Look]]:
-    prompt = session.tokenize_chat([Message("user", QUOTE)])
+    prompt = session.dialogue.tokenize_chat([Message("user", QUOTE)])
     asked = Request(
         prompt,
         Sampling(temperature=heat, seed=7),
@@ -159,7 +159,7 @@ def test_routing_is_kept_no_longer_than_somebody_watches(whole: Session) -> None
     watch = Watch()
     parts = generate(
         whole,
-        Request(whole.tokenize_chat([Message("user", QUOTE)]), max_tokens=1000, ignore_eos=True),
+        Request(whole.dialogue.tokenize_chat([Message("user", QUOTE)]), max_tokens=1000, ignore_eos=True),
         CancelFlag(),
         watch=watch,
     )

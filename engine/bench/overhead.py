@@ -52,7 +52,9 @@ def run(args: Namespace) -> None:
     """Prints Python's share for `ar` and `s2-exact`."""
     args.threads = args.threads or detect().cores
     with load_here(args.model, n_threads=args.threads) as session:
-        prompt = session.tokenize_text("Once upon a time in a harbour town there lived an old clockmaker who")
+        prompt = session.dialogue.tokenize_text(
+            "Once upon a time in a harbour town there lived an old clockmaker who"
+        )
         rows = []
         for mode in ("ar", "s2-exact"):
             speculation = Speculation(mode, args.draft_experts, args.draft_length)

@@ -54,5 +54,5 @@ def compare(session: Session, args: Namespace, reuse: Reuse) -> list[Line]:
 
 
 def _is_right(session: Session, item: Item, speculation: Speculation) -> bool:
-    prompt = session.tokenize_chat([Message("user", item.question)])
+    prompt = session.dialogue.tokenize_chat([Message("user", item.question)])
     return item.is_right(answer_to(session, prompt, speculation, item.tokens)[1])

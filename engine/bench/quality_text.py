@@ -63,7 +63,7 @@ def cut_to(source: Iterable[Document], positions: int, multiple: int) -> Iterato
 def answers(session: Session, prompts: Iterable[Prompt], max_tokens: int) -> Iterator[Document]:
     """The model's own greedy answers."""
     for prompt in prompts:
-        asked = session.tokenize_chat(prompt.messages)
+        asked = session.dialogue.tokenize_chat(prompt.messages)
         yield Document(asked + answer_to(session, asked, Speculation("ar"), max_tokens)[0], len(asked))
 
 
@@ -99,7 +99,7 @@ def _pieces(session: Session, path: Path) -> Iterator[Document]:
 def _asked(session: Session) -> Iterator[Document]:
     """Our conversations in the model's template, from where they part: what people wrote, and the model did
     not."""
-    told = [session.tokenize_chat(prompt.messages) for prompt in prompts_for(list(TASKS))]
+    told = [session.dialogue.tokenize_chat(prompt.messages) for prompt in prompts_for(list(TASKS))]
     extremes = zip(
         min(told), max(told), strict=False
     )  # in the order of a dictionary: all share what these do

@@ -80,7 +80,7 @@ async def _alternate(args: Namespace, home: Path) -> dict[str, list[float]]:
 
 def _loop(session: Session, tokens: int) -> float:
     session.rewind(0)
-    prompt = session.tokenize_chat([Message("user", _PROMPT)])
+    prompt = session.dialogue.tokenize_chat([Message("user", _PROMPT)])
     request = Request(prompt, Sampling(temperature=0.0), Speculation("ar"), max_tokens=tokens)
     for event in generate(session, request, CancelFlag()):
         if isinstance(event, Done):

@@ -54,7 +54,7 @@ def questions(count: int) -> list[str]:
 
 def ask(session: Session, question: str, sampling: Sampling, speculation: Speculation, tokens: int) -> Answer:
     """Asks as the chat does: a conversation of its own, by the model's template."""
-    prompt = session.tokenize_chat([Message("user", question)])
+    prompt = session.dialogue.tokenize_chat([Message("user", question)])
     request = Request(prompt, sampling=sampling, speculation=speculation, max_tokens=tokens)
     pieces: list[str] = []
     for event in generate(session, request, CancelFlag()):

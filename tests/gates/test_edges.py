@@ -94,14 +94,14 @@ def test_figures_begin_anew_with_each_answer(session: Session, passage: str) -> 
 def test_a_new_chat_is_as_in_a_fresh_engine(session: Session, passage: str) -> None:
     """Penalties, random numbers, drafts and cache of a long chat leave no trace in the next one."""
     asked = request(
-        session.tokenize_chat([Message("user", "Name three animals.")]),
+        session.dialogue.tokenize_chat([Message("user", "Name three animals.")]),
         mode="s2-exact",
         temperature=0.8,
         tokens=40,
         repeat_penalty=1.1,
     )
     answer(session, request(prompt_of(session, passage, 900), mode="s2-exact", k=5, length=16, tokens=80))
-    answer(session, request(session.tokenize_text("The sea is"), mode="s2-exact", k=5, tokens=40))
+    answer(session, request(session.dialogue.tokenize_text("The sea is"), mode="s2-exact", k=5, tokens=40))
     used = answer(session, asked)
     fresh_loader = Loader(EMBEDDED_MODEL)
     try:
@@ -135,7 +135,7 @@ def test_an_answer_to_the_end_of_the_context(short: Session, passage: str, mode:
 
 def test_a_context_that_is_full_serves_the_next_chat(short: Session, passage: str) -> None:
     answer(short, endless(prompt_of(short, passage, 500), "s2-exact", 16))
-    prompt = short.tokenize_chat([Message("user", "Hi")])
+    prompt = short.dialogue.tokenize_chat([Message("user", "Hi")])
     after = answer(short, request(prompt, mode="s2-exact", tokens=8))
     short.rewind(0)
     assert after.ids == answer(short, request(prompt, tokens=8)).ids
@@ -163,7 +163,10 @@ def test_a_book_is_refused_without_being_tokenised(
         raise AssertionError
 
     monkeypatch.setattr(short.vocab, "tokenize", tokenize)
-    for ask in (lambda: short.tokenize_text(text), lambda: short.tokenize_chat([Message("user", text)])):
+    for ask in (
+        lambda: short.dialogue.tokenize_text(text),
+        lambda: short.dialogue.tokenize_chat([Message("user", text)]),
+    ):
         with pytest.raises(ContextFull, match=r"more than [0-9]+ tokens, the context holds 512"):
             ask()
 
@@ -172,7 +175,7 @@ def test_what_might_fit_is_not_refused_for_its_length(short: Session) -> None:
     spaces = max((short.vocab.piece(token) for token in range(len(short.vocab))), key=len).decode()
     text = spaces * (short.n_ctx - 40)
     assert len(text) > 10 * short.n_ctx
-    assert len(short.tokenize_text(text)) < short.n_ctx
+    assert len(short.dialogue.tokenize_text(text)) < short.n_ctx
 
 
 def test_a_prompt_of_one_token(short: Session) -> None:
@@ -217,7 +220,7 @@ EXTREMES = [
 
 @pytest.mark.parametrize("sampling", EXTREMES, ids=str)
 def test_sampling_at_the_ends_of_its_ranges(short: Session, sampling: Sampling) -> None:
-    prompt = short.tokenize_chat([Message("user", "Hi")])
+    prompt = short.dialogue.tokenize_chat([Message("user", "Hi")])
     plain = Request(prompt, sampling, max_tokens=12)
     drafted = replace(plain, speculation=Speculation("s2-exact", 2, 4))
     expected = answer(short, plain)

@@ -257,7 +257,7 @@ def test_end_of_sequence_cuts_inside_a_block(session: Session) -> None:
 
     # One of them has an answer that ends soon, whatever the model.
     questions = ("What is the capital of France? One word.", "What is 2 + 2?", "Say hello.")
-    prompts = (session.tokenize_chat([Message("user", question)]) for question in questions)
+    prompts = (session.dialogue.tokenize_chat([Message("user", question)]) for question in questions)
     answers = ((prompt, answer(session, request(prompt, tokens=200))) for prompt in prompts)
     prompt, plain = next(found for found in answers if found[1].reason == "eos")
     script = Script((*plain.ids, session.vocab.eos, *plain.ids), session, len(prompt), None)

@@ -70,7 +70,7 @@ def test_however_far_drafts_go_the_text_is_the_same(
 def test_look_ups_find_what_was_said_before(held: Session) -> None:
     """A model that quotes is drafted by what it quotes, and drafts cost it nothing of its text."""
     said = Message("assistant", QUOTE[45:])
-    prompt = held.tokenize_chat(
+    prompt = held.dialogue.tokenize_chat(
         [Message("user", QUOTE), said, Message("user", QUOTE), said, Message("user", QUOTE)]
     )
     expected = answer(held, request(prompt, tokens=60))

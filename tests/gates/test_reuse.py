@@ -10,10 +10,10 @@ from engine.session import Session
 
 def test_second_turn_decodes_only_its_new_tokens(session: Session) -> None:
     talk = [Message("user", "Name three colours and say where they are found.")]
-    prompt = session.tokenize_chat(talk)
+    prompt = session.dialogue.tokenize_chat(talk)
     first = answer(session, request(prompt, temperature=0.8, tokens=60))
     talk += [Message("assistant", first.text), Message("user", "And which one is the sea?")]
-    second = session.tokenize_chat(talk)
+    second = session.dialogue.tokenize_chat(talk)
     assert second[: len(prompt) + len(first.ids)] == (*prompt, *first.ids)
     timings = answer(session, request(second, tokens=8)).timings
     unread = first.reason == "length"  # the last token was drawn and not decoded

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from engine.call import parse_chat, parse_completion
 from engine.errors import ContextFull
 from engine.events import Block, Done, Look, Prefill, Timings, Tokens
 from engine.job import Started
 from engine.replies import Reply
-from engine.wire import parse_chat, parse_completion
 
 HI = [{"role": "user", "content": "hi"}]
 TIMINGS = Timings(prompt_n=5, cache_n=2, predicted_n=3)

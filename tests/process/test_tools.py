@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from engine.call import parse_chat
 from engine.errors import BadRequest
 from engine.events import Done, Timings, Tokens
 from engine.job import Started
 from engine.replies import Reply
-from engine.wire import parse_chat
 
 WEATHER: dict[str, Any] = {
     "type": "function",

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from toys import write_llama
 
+from engine.call import parse_chat, parse_completion
 from engine.errors import BadRequest
 from engine.fields import parse_object
 from engine.message import Message
 from engine.model import files_of
 from engine.request import Sampling, Speculation
-from engine.wire import parse_chat, parse_completion, parse_load, parse_settings, parse_watch
+from engine.wire import parse_load, parse_settings, parse_watch
 
 HI = [{"role": "user", "content": "hi"}]
 
