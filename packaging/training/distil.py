@@ -35,7 +35,7 @@ class Course:
     minutes: float
     steps: int = 0
     accumulate: int = 1
-    quantised: float = 0.2
+    quantised: float = 0.4
     balance: float = 0.02
     sharpness: float = 1e-4
     restless: float = 2.0
