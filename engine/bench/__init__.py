@@ -43,6 +43,7 @@ def main(argv: Sequence[str], others: Mapping[str, Bench] | None = None) -> int:
         replay,
         soak,
         stream,
+        widths,
     )
 
     benches = {
@@ -57,6 +58,7 @@ def main(argv: Sequence[str], others: Mapping[str, Bench] | None = None) -> int:
         "replay": replay,
         "soak": soak,
         "stream": stream,
+        "widths": widths,
     }
     run = others[args.bench].run if args.bench in others else benches[args.bench].run
     try:
@@ -116,6 +118,12 @@ def _parser(others: Mapping[str, Bench]) -> argparse.ArgumentParser:
     soak.add_argument("-t", "--threads", type=number, metavar="N", help="threads (default: one per core)")
     soak.add_argument("--seed", type=_seed, default=0, metavar="N", help="of what happens when (default: 0)")
     soak.add_argument("--json", action="store_true", help="one JSON object")
+    _add_widths(
+        benches.add_parser(
+            "widths",
+            help="do a row's logits depend on the rows beside it? Exact modes rest on that they do not",
+        )
+    )
     for name, other in others.items():
         other.add_flags(benches.add_parser(name, help=other.help))
     return parser
@@ -161,8 +169,8 @@ With --budget SIZE the rows are
   ar       plain decode with the expert store
   ar-sync  the same without overlap and prefetch; other modes and their -sync likewise
 Behind a mode may stand what decides how far it drafts: s2-exact:fixed, :confidence, :utility (the paper's),
-:tree (priced, with siblings), or :priced, which is what a chat uses; and :length=8, :cap=16, :beta=0.5. How
-many experts draft stands behind all that: s2-exact@1, s2:fixed:cap=12@2.
+:unseen (EcoSpec's), :tree (priced, with siblings), or :priced, which is what a chat uses; and :length=8,
+:cap=16, :beta=0.5. How many experts draft stands behind all that: s2-exact@1, s2:fixed:cap=12@2.
 Every run is a process of its own that loads the model, warms up and answers three chat prompts; the kernel's
 copies of the model's files are dropped before it. A row that runs out of memory is reported as such. JSON
 fields: *_mb_s in 10^6 bytes per second; hits (in memory) and late (on their way) as shares of the experts
@@ -358,6 +366,24 @@ def _add_large(large: argparse.ArgumentParser) -> None:
     )
     large.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the random bits (default: 0)")
     large.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_widths(widths: argparse.ArgumentParser) -> None:
+    widths.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
+    widths.add_argument("-t", "--threads", type=number, metavar="N", help="threads (default: one per core)")
+    widths.add_argument(
+        "--widths", type=_numbers, default=[2, 3, 4, 8, 16, 32], metavar="LIST", help="default: 2,3,4,8,16,32"
+    )
+    widths.add_argument(
+        "--text",
+        default="answers",
+        metavar="TEXT",
+        help="of answers, asked, prose; or a FILE (default: answers)",
+    )
+    widths.add_argument(
+        "--positions", type=number, default=256, metavar="N", help="tokens of it (default: 256)"
+    )
+    widths.add_argument("--json", action="store_true", help="one JSON object per row")
 
 
 def _size(text: str) -> int:
