@@ -21,7 +21,7 @@ Tensor = torch.Tensor
 def run() -> None:
     """Raises AssertionError when one fails."""
     torch.manual_seed(0)
-    for check in (_experts, _divergence, _rounding):
+    for check in (_experts, _divergence, _leaning, _rounding):
         check()
         say(f"check         {check.__name__[1:]}: right")
 
@@ -65,6 +65,22 @@ def _divergence() -> None:
     whole.backward()
     assert abs(loss - float(whole.detach())) < 1e-3 * abs(loss), (loss, whole)
     torch.testing.assert_close(gradient, cast(Tensor, final.grad), rtol=1e-3, atol=1e-5)
+
+
+def _leaning() -> None:
+    """The token that follows gets its share, the others give in proportion; nothing moves where it is not
+    listed."""
+    ids, logp, tail = summary(torch.randn(3, 1000) * 3)
+    plain = Targets(ids, logp, tail)
+    found = plain.leaning(torch.tensor([int(ids[0, 5]), -1, int(ids[2, 0])]), 0.3)
+    torch.testing.assert_close(found.logp.exp().sum(1) + found.tail.exp(), torch.ones(3))
+    expected = logp.exp()
+    expected[[0, 2]] *= 0.7
+    expected[0, 5] += 0.3
+    expected[2, 0] += 0.3
+    torch.testing.assert_close(found.logp.exp(), expected)
+    assert torch.equal(found.logp[1], logp[1])
+    assert torch.equal(found.tail[1], tail[1])
 
 
 def _rounding() -> None:

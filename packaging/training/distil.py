@@ -26,10 +26,12 @@ class Course:
     """How the distillation goes. `steps` 0: as many as `minutes` allow, counted once, from the first
     steps' time.
 
-    `accumulate` passes make a step. `quantised` is the share of the steps, at the end, that train with
-    Q4_0's rounding. `draft_share` of the passes also learn to answer with `draft_used` experts. `restless` is
-    how firmly routers are held to few distinct experts in four tokens, `rho` of all they could use, as those
-    of large models do: a cache of a quarter of the experts then holds most of what is asked for.
+    `spoken` is the share of what a place is taught that goes to the token which did follow: conversations are
+    drawn as a chat draws, colder than the teacher's own distribution. `accumulate` passes make a step.
+    `quantised` is the share of the steps, at the end, that train with Q4_0's rounding. `draft_share` of the
+    passes also learn to answer with `draft_used` experts. `restless` is how firmly routers are held to few
+    distinct experts in four tokens, `rho` of all they could use, as those of large models do: a cache of a
+    quarter of the experts then holds most of what is asked for.
     """
 
     minutes: float
@@ -40,6 +42,7 @@ class Course:
     sharpness: float = 1e-4
     restless: float = 2.0
     rho: float = RHO
+    spoken: float = 0.3
     draft_share: float = 0.0
     draft_used: int = 2
     keep_minutes: float = 8.0
@@ -130,7 +133,9 @@ class Distillation:
         student, course = self._student, self._course
         device = student.trunk.device
         tokens = torch.from_numpy(step.tokens).to(device)
-        targets = Targets.of(self._shelf, step.rows, device)
+        following = tokens.roll(-1)
+        following[-1] = -1  # where a document ends the loss does not count, but a pass may cut one
+        targets = Targets.of(self._shelf, step.rows, device).leaning(following, course.spoken)
         weights = torch.from_numpy(step.weights).to(device)
         weights /= weights.sum().clamp(min=1e-6)
         luck = np.random.default_rng((self._seed, self._step, int(step.rows[0]))).random()

@@ -38,6 +38,14 @@ class Targets:
         logp = torch.from_numpy(shelf.logp[rows].astype("float32")).to(device)
         return cls(ids, logp, torch.from_numpy(shelf.tail[rows].astype("float32")).to(device))
 
+    def leaning(self, following: Tensor, share: float) -> Targets:
+        """With `share` of the probability moved to the token that does follow (I64 [n], -1 where none is
+        known), from all tokens alike; as they are where that is not listed."""
+        listed = self.ids == following[:, None]
+        moved = share * listed.any(1).float()
+        p = self.logp.exp() * (1 - moved[:, None]) + listed * moved[:, None]
+        return Targets(self.ids, p.log(), self.tail + (1 - moved).log())
+
 
 def divergence(trunk: Trunk, final: Tensor, targets: Targets, weights: Tensor) -> tuple[float, Tensor]:
     """KL(teacher || student) over the 128 likeliest tokens and the rest as one, and its gradient to
