@@ -12,7 +12,7 @@ import platformdirs
 
 _APP = "s2chat"
 #: The model that ships, and is used where none is named; the first file where it is a split set.
-EMBEDDED_MODEL = Path(__file__).resolve().parent.parent / "assets" / "smolmoe-32x8.gguf"
+EMBEDDED_MODEL = Path(__file__).resolve().parent.parent / "assets" / "smolmoe-64x8-00001-of-00002.gguf"
 _SOCKET_PATH_MAX = 107  # sun_path is 108 bytes with its terminator
 
 

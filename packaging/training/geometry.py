@@ -91,7 +91,7 @@ GEOMETRIES: dict[str, Geometry] = {
         Geometry("32x32-one", 32, 8, 32, 512, 3, embedding="Q5_0"),
     )
 }
-DEFAULT = "64x32-d10"
+DEFAULT = "64x32-d12"
 
 
 def _size(kind: str, count: int) -> int:

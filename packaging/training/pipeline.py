@@ -62,15 +62,15 @@ def _arguments() -> Namespace:
     parser.add_argument("--minutes", type=float, default=60, help="of the distillation (default 60)")
     parser.add_argument("--steps", type=int, default=0, help="of the distillation, instead of minutes")
     parser.add_argument(
-        "--local-steps", type=int, default=160, help="layer-wise steps before it (default 160)"
+        "--local-steps", type=int, default=256, help="layer-wise steps before it (default 256)"
     )
-    parser.add_argument("--tokens", type=int, default=2048, help="in a pass (default 2048)")
+    parser.add_argument("--tokens", type=int, default=1024, help="in a pass (default 1024)")
     parser.add_argument(
         "--start", type=Path, metavar="GGUF", help="goes on from this model of the same geometry: no cut"
     )
     parser.add_argument("--geometry", choices=sorted(GEOMETRIES), default=DEFAULT)
     parser.add_argument(
-        "--draft-share", type=float, default=0.25, help="of passes that also learn with 2 experts (0.25)"
+        "--draft-share", type=float, default=0.1, help="of passes that also learn with 2 experts (0.1)"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
