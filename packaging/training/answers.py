@@ -65,10 +65,14 @@ def ask(session: Session, question: str, sampling: Sampling, speculation: Specul
     raise RuntimeError("an answer without an end")
 
 
-def answers(session: Session, asked: Sequence[str], tokens: int) -> list[Answer]:
-    """Drawn with the chat's defaults, each with a fixed seed."""
+def answers(session: Session, asked: Sequence[str], tokens: int, times: int) -> list[Answer]:
+    """Drawn with the chat's defaults, all once, then all again, each with a fixed seed of its own."""
     plain = Speculation(mode="ar")
-    return [ask(session, text, Sampling(seed=number), plain, tokens) for number, text in enumerate(asked)]
+    return [
+        ask(session, text, Sampling(seed=1000 * turn + number), plain, tokens)
+        for turn in range(times)
+        for number, text in enumerate(asked)
+    ]
 
 
 def acceptance(

@@ -47,6 +47,7 @@ def _arguments() -> Namespace:
     )
     parser.add_argument("--tokens", type=int, default=16_000, help="of each held-out set")
     parser.add_argument("--questions", type=int, default=40)
+    parser.add_argument("--times", type=int, default=5, help="how often each is asked, loops are few")
     parser.add_argument("--drafts", type=int, default=20, help="questions that drafts are measured on")
     parser.add_argument("--answer", type=int, default=192, help="tokens of an answer at most")
     parser.add_argument("--draft-experts", type=int, default=2)
@@ -80,9 +81,11 @@ def _measure(args: Namespace) -> None:
             Figure(f"perplexity on {name}, model", mine[name].perplexity),
             Figure(f"perplexity on {name}, ratio", ratio, most=1.15),
         ]
-    for whose, found in (("model", my_answers), ("teacher", their_answers)):
-        figures.append(Figure(f"answers that loop, {whose}", sum(answer.loops for answer in found)))
-        figures.append(Figure(f"answers that are empty, {whose}", sum(answer.empty for answer in found)))
+    for what in ("loops", "empty"):
+        mine_n, theirs_n = (sum(getattr(a, what) for a in found) for found in (my_answers, their_answers))
+        name = "that loop" if what == "loops" else "that are empty"
+        figures.append(Figure(f"answers {name}, of {len(my_answers)}, teacher", theirs_n))
+        figures.append(Figure(f"answers {name}, of {len(my_answers)}, model", mine_n, most=theirs_n))
     for heat, share in drafts.items():
         name = f"acceptance, {args.draft_experts} of {used} experts, temperature {heat:g}"
         figures.append(Figure(name, share, least=0.7, percent=True))
@@ -112,14 +115,15 @@ def _write(
     ]
     conditions = [
         f"Perplexity: {' and '.join(sizes)}, held out by prompt and by package; system turns do not count.",
-        f"Answers: {len(pairs)} fixed questions, the chat's sampling, at most {args.answer} tokens; {RULE}.",
+        f"Answers: {args.questions} fixed questions, each asked {args.times} times, the chat's sampling.",
+        f"An answer has at most {args.answer} tokens; {RULE}. Shown below are the first of each.",
         f"Acceptance: drafted tokens accepted / verified in s2-exact, 4 drafted, {args.drafts} questions.",
         "Routing: rho(4) and hits on conversations from the first answer on, shares on all tokens.",
         "The cache is empty before a conversation, and its prompt warms it.",
     ]
     sources_at = args.sets / "ids.json"
     sources = json.loads(sources_at.read_text(encoding="utf-8"))["sources"] if sources_at.exists() else []
-    transcripts = [(my.question, my.text, their.text) for my, their in pairs]
+    transcripts = [(my.question, my.text, their.text) for my, their in pairs[: args.questions]]
     files = files_of(args.model)
     args.out.mkdir(parents=True, exist_ok=True)
     text = card(files, figures, traces, transcripts, sources, conditions)
@@ -143,7 +147,7 @@ def _read(session: Session, name: str, found: list[Document]) -> Reading:
 
 def _answers(session: Session, asked: list[str], args: Namespace) -> list[Answer]:
     _say(f"{len(asked)} questions")
-    return answers(session, asked, args.answer)
+    return answers(session, asked, args.answer, args.times)
 
 
 def _traces(folder: Path) -> Iterator[dict[str, object]]:

@@ -223,7 +223,18 @@ class Build:
         if self._args.traces:
             command += ["--traces", self._args.traces]
         if self._args.tiny:
-            command += ["--tokens", "400", "--questions", "2", "--drafts", "2", "--answer", "24"]
+            command += [
+                "--tokens",
+                "400",
+                "--questions",
+                "2",
+                "--times",
+                "1",
+                "--drafts",
+                "2",
+                "--answer",
+                "24",
+            ]
         subprocess.run(list(map(str, command)), check=True)
 
     def _pareto(self) -> None:

@@ -16,7 +16,7 @@ def test_second_turn_decodes_only_its_new_tokens(session: Session) -> None:
     second = session.dialogue.tokenize_chat(talk)
     assert second[: len(prompt) + len(first.ids)] == (*prompt, *first.ids)
     timings = answer(session, request(second, tokens=8)).timings
-    unread = first.reason == "length"  # the last token was drawn and not decoded
+    unread = first.reason == "max_tokens"  # the last token was drawn and not decoded
     assert timings.cache_n == first.cells == len(prompt) + len(first.ids) - unread
     assert timings.prompt_n == len(second) - timings.cache_n
 
