@@ -70,7 +70,7 @@ def _arguments() -> Namespace:
     )
     parser.add_argument("--geometry", choices=sorted(GEOMETRIES), default=DEFAULT)
     parser.add_argument(
-        "--draft-share", type=float, default=0.1, help="of passes that also learn with 2 experts (0.1)"
+        "--draft-share", type=float, default=0.25, help="of passes that also learn with 2 experts (0.25)"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
