@@ -1,8 +1,7 @@
 """The main screens, as they look: each is compared with a file of `screens/`, its text and its styles.
 
 `S2CHAT_SCREENS=FOLDER pytest tests/interface/test_screens.py` writes the files anew, and each screen as a
-picture into FOLDER: look at those before you commit the files. `streaming-80x24-dark` is the README's picture
-(`assets/chat.png`, drawn from the SVG with DejaVu Sans Mono).
+picture into FOLDER: look at those before you commit the files.
 """
 
 from __future__ import annotations
