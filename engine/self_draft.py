@@ -89,14 +89,13 @@ class SelfDraft:
         self._speculation, self._greedy = request.speculation, request.sampling.is_greedy
         self._apart = MODES[request.speculation.mode].apart
         reuse = request.speculation.reuse
-        leans = reuse is not None
+        leaning = "" if reuse is None else "budget" if reuse.restricts else "leaning"
         expansion = EXPANSIONS[request.speculation.expands_by]
         # Not where a row's company counts, and a grammar would have to be followed along each branch.
-        self._may_branch = not (self._apart or leans or request.grammar) and session.can_branch
+        self._may_branch = not (self._apart or leaning or request.grammar) and session.can_branch
         # Drafts fare otherwise where verify passes lean, where they are made apart, and where they branch.
         branches = self._may_branch and expansion.width > 1
-        leaning = "budget" if reuse is not None and reuse.restricts else "leaning"
-        self._kind = "apart" if self._apart else leaning if leans else "tree" if branches else self.name
+        self._kind = "apart" if self._apart else leaning or ("tree" if branches else self.name)
         if self._apart:
             session.annex.take()
         self._ends = not request.ignore_eos

@@ -114,8 +114,7 @@ def _parser(others: Mapping[str, Bench]) -> argparse.ArgumentParser:
     )
     soak.add_argument("--minutes", type=float, default=60, metavar="N", help="default: 60")
     soak.add_argument("--clients", type=number, default=3, metavar="N", help="default: 3")
-    soak.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
-    soak.add_argument("-t", "--threads", type=number, metavar="N", help="threads (default: one per core)")
+    _add_model(soak)
     soak.add_argument("--seed", type=_seed, default=0, metavar="N", help="of what happens when (default: 0)")
     soak.add_argument("--json", action="store_true", help="one JSON object")
     _add_widths(
@@ -142,9 +141,26 @@ def _refuse_beside_a_model() -> None:
         )
 
 
-def _add_common(bench: argparse.ArgumentParser, predict: int | None = 128, predict_help: str = "") -> None:
+def _add_model(bench: argparse.ArgumentParser) -> None:
     bench.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
     bench.add_argument("-t", "--threads", type=number, metavar="N", help="threads (default: one per core)")
+
+
+def _add_text(bench: argparse.ArgumentParser, text: str, positions: int) -> None:
+    bench.add_argument(
+        "--text", default=text, metavar="TEXT", help=f"of answers, asked, prose; or a FILE (default: {text})"
+    )
+    bench.add_argument(
+        "--positions",
+        type=number,
+        default=positions,
+        metavar="N",
+        help=f"to read, at most (default: {positions})",
+    )
+
+
+def _add_common(bench: argparse.ArgumentParser, predict: int | None = 128, predict_help: str = "") -> None:
+    _add_model(bench)
     bench.add_argument(
         "-n",
         "--predict",
@@ -266,8 +282,7 @@ seconds and 512 MiB.
 
 
 def _add_quality(quality: argparse.ArgumentParser) -> None:
-    quality.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
-    quality.add_argument("-t", "--threads", type=number, metavar="N", help="threads (default: one per core)")
+    _add_model(quality)
     quality.add_argument(
         "--cap", type=_numbers, metavar="LIST", help="experts to prefer (default: 1.5, 2 and 2.5 times k)"
     )
@@ -281,15 +296,7 @@ def _add_quality(quality: argparse.ArgumentParser) -> None:
         "--by-prefix", action="store_true", help="a token counts by the chance of all before it as well"
     )
     quality.add_argument("--draft-experts", type=int, default=2, metavar="K")
-    quality.add_argument(
-        "--text",
-        default="answers,asked,prose",
-        metavar="TEXT",
-        help="of answers, asked, prose; or a FILE (default: answers,asked,prose)",
-    )
-    quality.add_argument(
-        "--positions", type=number, default=2000, metavar="N", help="to read, at most (default: 2000)"
-    )
+    _add_text(quality, "answers,asked,prose", 2000)
     quality.add_argument(
         "--tasks",
         nargs="?",
@@ -369,20 +376,11 @@ def _add_large(large: argparse.ArgumentParser) -> None:
 
 
 def _add_widths(widths: argparse.ArgumentParser) -> None:
-    widths.add_argument("-m", "--model", type=Path, default=EMBEDDED_MODEL, metavar="FILE", help="the model")
-    widths.add_argument("-t", "--threads", type=number, metavar="N", help="threads (default: one per core)")
+    _add_model(widths)
     widths.add_argument(
         "--widths", type=_numbers, default=[2, 3, 4, 8, 16, 32], metavar="LIST", help="default: 2,3,4,8,16,32"
     )
-    widths.add_argument(
-        "--text",
-        default="answers",
-        metavar="TEXT",
-        help="of answers, asked, prose; or a FILE (default: answers)",
-    )
-    widths.add_argument(
-        "--positions", type=number, default=256, metavar="N", help="tokens of it (default: 256)"
-    )
+    _add_text(widths, "answers", 256)
     widths.add_argument("--json", action="store_true", help="one JSON object per row")
 
 

@@ -84,11 +84,7 @@ class Reading:
         self._session, self._tokens, self._start = session, document.tokens, document.start
         self._count = document.positions
         session.keep_routing(True)
-        session.rewind(0)
-        for at in range(0, document.start, session.plan.n_ubatch):
-            session.extend(
-                document.tokens[at : min(at + session.plan.n_ubatch, document.start)], all_logits=False
-            )
+        prefill(session, document)
         passes = list(self._passes(width, None, 0))
         self._plain = np.concatenate([logs for logs, _ in passes])
         self._chosen = np.concatenate([chosen for _, chosen in passes], axis=1)
@@ -120,10 +116,7 @@ class Reading:
             yield self._logs(block), self._experts(block)
 
     def _logs(self, count: int) -> Array:
-        session = self._session
-        return log_softmax(
-            np.stack([logits_of(session.context, row, len(session.vocab)) for row in range(count)])
-        )
+        return log_softmax(logits_of_rows(self._session, count))
 
     def _experts(self, count: int) -> Experts:
         session, used = self._session, self._session.info.n_expert_used
@@ -137,6 +130,20 @@ class Reading:
         asked = np.zeros((layers, self._session.info.n_expert), dtype=bool)
         asked[np.arange(layers)[:, None], chosen.reshape(layers, -1)] = True
         return float(np.count_nonzero(asked)) / chosen.size
+
+
+def prefill(session: Session, document: Document) -> None:
+    """The document's prompt, and nothing else, is in the cache."""
+    session.rewind(0)
+    for at in range(0, document.start, session.plan.n_ubatch):
+        session.extend(
+            document.tokens[at : min(at + session.plan.n_ubatch, document.start)], all_logits=False
+        )
+
+
+def logits_of_rows(session: Session, count: int) -> Array:
+    """A copy of the logits F32 [count, vocabulary] of the last pass's first rows."""
+    return np.stack([logits_of(session.context, row, len(session.vocab)) for row in range(count)])
 
 
 def claims_of(session: Session, rows: Sequence[int], at: int, draft_experts: int) -> list[float]:

@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.bench.loading import load_here
-from engine.bench.quality_score import log_softmax
+from engine.bench.quality_score import log_softmax, logits_of_rows, prefill
 from engine.bench.quality_text import Document, documents
 from engine.bench.report import machine, show
 from engine.errors import BadRequest
-from engine.logprobs import logits_of
 from engine.request import MAX_DRAFT_LENGTH
 from engine.session import Session
 
@@ -43,15 +42,9 @@ def run(args: Namespace) -> None:
 
 
 def _compare(session: Session, text: Document, widths: list[int]) -> list[dict[str, float]]:
-    _prefill(session, text)
+    prefill(session, text)
     alone = np.concatenate(list(_passes(session, text, 1)))
     return [_differences(alone, np.concatenate(list(_passes(session, text, width)))) for width in widths]
-
-
-def _prefill(session: Session, text: Document) -> None:
-    session.rewind(0)
-    for at in range(0, text.start, session.plan.n_ubatch):
-        session.extend(text.tokens[at : min(at + session.plan.n_ubatch, text.start)], all_logits=False)
 
 
 def _passes(session: Session, text: Document, width: int) -> Iterator[Array]:
@@ -62,7 +55,7 @@ def _passes(session: Session, text: Document, width: int) -> Iterator[Array]:
         rows = text.tokens[at : min(at + width, end)]
         session.decode(rows, at, all_logits=True)
         session.keep(rows)
-        yield np.stack([logits_of(session.context, row, len(session.vocab)) for row in range(len(rows))])
+        yield logits_of_rows(session, len(rows))
 
 
 def _differences(alone: Array, together: Array) -> dict[str, float]:
