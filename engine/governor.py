@@ -82,16 +82,14 @@ class MemoryGovernor:
         self._pressed = self._resting = False
 
     @classmethod
-    def of(cls, store: Store, plan: Plan, info: ModelInfo) -> MemoryGovernor:
-        """For a loaded model whose store has got its slots."""
-        slot_bytes = store.stats().bytes
-        limited = plan.budget_bytes and slot_bytes < store.bytes_all
+    def of(cls, store: Store, plan: Plan, info: ModelInfo, other_bytes: int) -> MemoryGovernor:
+        """For a loaded model whose store has got its slots. `other_bytes`: measured, or a budget might be
+        taken that the next load of the same model refuses."""
         return cls(
             store,
             budget_bytes=plan.budget_bytes,
-            slot_bytes=slot_bytes,
-            # The store was given what the budget leaves; more than all of the experts would say nothing.
-            other_bytes=plan.budget_bytes - slot_bytes if limited else plan.other_bytes,
+            slot_bytes=store.stats().bytes,
+            other_bytes=other_bytes,
             # Each layer's share of one token's experts: those most in use, so the first token comes soon.
             idle_bytes=store.bytes_all * info.n_expert_used // info.n_expert,
             model_bytes=info.size_bytes,

@@ -85,10 +85,12 @@ class Session:
         on_progress: Callable[[float], None] | None = None,
         cancel: CancelFlag | None = None,
         heat: Path | None = None,
+        growth: int = GROWTH_BYTES,
     ) -> Session:
         """Loads the model at `path` as `plan` says. `on_progress` hears fractions from 0 to 1.
 
-        `heat`: a folder that remembers which experts are used, from one start to the next.
+        `heat`: a folder that remembers which experts are used, from one start to the next. `growth`: bytes
+        of a budget that stay free, as the process is going to grow by them beside the model.
         Raises ModelError when the file cannot be used, Cancelled when `cancel` was set.
         """
         info = read_model_info(path)
@@ -112,7 +114,7 @@ class Session:
         session = cls(info, plan, model, target, store)
         session.notices += notices
         try:
-            session._fill_store(heat_file(info, heat) if heat is not None else None)
+            session._fill_store(heat_file(info, heat) if heat is not None else None, growth)
         except BaseException:
             session.close()
             raise
@@ -340,12 +342,12 @@ class Session:
                 f"{size(n_bytes)} more do not fit into the {size(max(0, free))} that may be taken"
             )
 
-    def _fill_store(self, heat: Path | None) -> None:
+    def _fill_store(self, heat: Path | None, growth: int) -> None:
         """Gives the store what the budget leaves beside all that is in memory already, and begins to read."""
         assert self.store is not None
-        room = self.store.bytes_all
+        give_back()  # what loading is done with
+        room, used = self.store.bytes_all, rss_bytes() + self.hooks.compute_bytes() + growth
         if self.plan.budget_bytes:
-            used = rss_bytes() + self.hooks.compute_bytes() + GROWTH_BYTES
             room = self.plan.budget_bytes - used
             if room < self.store.bytes_min:
                 least = -(-(used + self.store.bytes_min) // (1 << 20))
@@ -358,7 +360,7 @@ class Session:
             self.store.set_heat(known)
         self.store.resize(room)
         self.store.warm()
-        self.governor = MemoryGovernor.of(self.store, self.plan, self.info)
+        self.governor = MemoryGovernor.of(self.store, self.plan, self.info, used)
 
     def _check_can_rewind(self) -> bool:
         """Whether drafts can be rolled back."""

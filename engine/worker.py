@@ -49,6 +49,8 @@ class Worker(threading.Thread):
         self._session: Session | None = None
         self._flag: CancelFlag | None = None
         self._governor: MemoryGovernor | None = None
+        self._fresh_bytes = 0  # the process before its first model
+        self._disk = threading.Lock()  # held to measure it, in memory that no model must be charged for
 
     def submit(self, job: GenerateJob) -> None:
         self._turns.put(job, job.lane)
@@ -118,9 +120,15 @@ class Worker(threading.Thread):
         found = measured_file(info, device)
         plan = make_plan(device, info, Wishes(**job.wishes), read_measured(found, info))
         flag = job.cancel.attach(CancelFlag())
-        self._session = Session.load(
-            job.load.path, plan, on_progress=self._progress_of(job), cancel=flag, heat=heat_cache()
-        )
+        with self._disk:
+            self._session = Session.load(
+                job.load.path,
+                plan,
+                on_progress=self._progress_of(job),
+                cancel=flag,
+                heat=heat_cache(),
+                growth=self._growth(),
+            )
         session = self._session
         self._governor = session.governor
         session.keep_conversations(self._room)
@@ -139,7 +147,16 @@ class Worker(threading.Thread):
             job.budget,
         )
         self._tell(self._state.load_done, job, loaded)
-        threading.Thread(target=remember_disk, args=(info.path,), name="disk", daemon=True).start()
+        threading.Thread(target=remember_disk, args=(info.path, self._disk), name="disk", daemon=True).start()
+
+    def _growth(self) -> int:
+        """Bytes the process still grows by; asked between two models. What earlier ones made it grow by
+        counts, or a budget that one of them kept would be too small when it is loaded again.
+        """
+        from engine.need import GROWTH_BYTES
+
+        self._fresh_bytes = self._fresh_bytes or rss_bytes()
+        return max(0, GROWTH_BYTES - max(0, rss_bytes() - self._fresh_bytes))
 
     def _room(self) -> int:
         """Bytes for conversations that are not in the cache: a part of what machine and budget spare."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -74,11 +75,12 @@ def this_machine(
     return completed(replace(detect(), gpu=gpu), found), found
 
 
-def remember_disk(place: Path) -> None:
-    """Measures the disk below `place` if nobody has; for a thread in the background."""
+def remember_disk(place: Path, alone: threading.Lock) -> None:
+    """Measures the disk below `place` if nobody has, holding `alone`; for a thread in the background."""
     time.sleep(_LET_THE_STORE_FILL_S)
-    if not of_disk(place)["disk.read_speed"].known:
-        measure(Path("/"), place, speeds_cache(), disk_only=True)
+    with alone:
+        if not of_disk(place)["disk.read_speed"].known:
+            measure(Path("/"), place, speeds_cache(), disk_only=True)
 
 
 def _speeds_known(found: Mapping[str, Reading]) -> bool:

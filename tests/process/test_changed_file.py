@@ -44,10 +44,11 @@ def test_a_file_that_was_touched_is_loaded_again(engine: Handle, tmp_path: Path)
     text = ask(engine)
     budget = call(engine.socket, "GET", "/budget")["budget_bytes"]
     touched = file_of_experts(model)
-    os.utime(touched)
-    with pytest.raises(ModelError, match=f"{touched.name}: was changed while it was in use"):
-        ask(engine)
-    assert ask(engine) == text, "asked at once: it waits for the model"
+    for _ in range(3):  # the process has grown since: the least budget is enough all the same
+        os.utime(touched)
+        with pytest.raises(ModelError, match=f"{touched.name}: was changed while it was in use"):
+            ask(engine)
+        assert ask(engine) == text, "asked at once: it waits for the model"
     assert call(engine.socket, "GET", "/budget")["budget_bytes"] == budget < 500 << 20
     asked = LOAD | {"model": str(model), "n_ctx": 512, "budget": "500M"}
     assert call(engine.socket, "POST", "/load", asked)["state"] == "ready", "it is the same model still"

@@ -4,9 +4,10 @@
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
-#include <cstdlib>
+#include <cstdint>
 #include <cstring>
 #include <fcntl.h>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <numeric>
@@ -40,11 +41,7 @@ double seconds_since(Clock::time_point start) {
 struct Window {
     int32_t file;
     int64_t offset, bytes;
-    std::unique_ptr<char, void (*)(void *)> truth;
-    std::shared_ptr<char> found; // of WINDOW bytes
-
-    Window(int32_t file_, int64_t offset_, int64_t bytes_, std::shared_ptr<char> found_)
-        : file(file_), offset(offset_), bytes(bytes_), truth((char *) std::malloc(bytes_), std::free), found(std::move(found_)) {}
+    std::shared_ptr<char> truth, found; // of WINDOW bytes
 
     bool read_truth(const Files & files) {
         for (int64_t at = 0; at < bytes;) {
@@ -69,17 +66,25 @@ struct Window {
     bool right() const { return std::memcmp(truth.get(), found.get(), bytes) == 0; }
 };
 
+// `bytes` that go back to the system with their last owner. What malloc has freed of this size it keeps, and takes the next
+// buffer as large from its heaps.
+std::shared_ptr<char> mapped(int64_t bytes) {
+    void * const room = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) {
+        throw std::bad_alloc();
+    }
+    return { (char *) room, [bytes](char * start) { munmap(start, bytes); } };
+}
+
 // Memory for `n` windows in huge pages, as slots are: ways past the page cache pin every page of where they read to, and would
 // look twice as slow as they are.
 std::shared_ptr<char> room_for_windows(int n) {
     constexpr int64_t HUGE_PAGE = 2 << 20;
     const int64_t     bytes     = (n * WINDOW + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    char * const      room      = (char *) std::aligned_alloc(HUGE_PAGE, bytes);
-    if (room == nullptr) {
-        throw std::bad_alloc();
-    }
-    madvise(room, bytes, MADV_HUGEPAGE);
-    return { room, std::free };
+    const auto        room      = mapped(bytes + HUGE_PAGE);
+    char * const      start     = (char *) (((uintptr_t) room.get() + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+    madvise(start, bytes, MADV_HUGEPAGE);
+    return { room, start };
 }
 
 // `n` windows spread evenly over the files, laid end to end.
@@ -89,14 +94,15 @@ std::vector<Window> spread_windows(const Files & files, int n) {
         total += files.size(i);
     }
     std::vector<Window> windows;
-    const auto    room = room_for_windows(n);
+    const auto    room = room_for_windows(n), truths = mapped(n * WINDOW);
     const int64_t step = total / n;
     int64_t begin = 0, next = step / 2;
     for (size_t i = 0; i < files.count(); begin += files.size(i++)) {
         for (; (int) windows.size() < n && next < begin + files.size(i); next += std::max<int64_t>(step, 1)) {
             const int64_t offset = (next - begin) / Read::PAGE * Read::PAGE;
-            const std::shared_ptr<char> found(room, room.get() + windows.size() * WINDOW);
-            windows.emplace_back(i, offset, std::min(WINDOW, files.size(i) - offset), found);
+            const int64_t at     = windows.size() * WINDOW;
+            windows.push_back({ (int32_t) i, offset, std::min(WINDOW, files.size(i) - offset), { truths, truths.get() + at },
+                                { room, room.get() + at } });
         }
     }
     return windows;
