@@ -19,7 +19,7 @@ from engine.kernels import REINSTALL, load_library, native_build
 from engine.prototypes import Prototype, declare
 from engine.threads import BARRIER_SPINS
 
-ABI_VERSION = 7  # s2_abi_version() of native/s2/s2.h
+ABI_VERSION = 8  # s2_abi_version() of native/s2/s2.h
 
 
 class _RoutingView(ctypes.Structure):
@@ -50,6 +50,7 @@ _HOOKS: dict[str, Prototype] = {
         [_CONTEXT, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64],
     ),
     "s2_token_probability": (ctypes.c_float, [_CONTEXT, ctypes.c_int32, ctypes.c_int32]),
+    "s2_sampler_init_race": (ctypes.c_void_p, [ctypes.c_uint32]),
     "s2_set_routing": (None, [_CONTEXT, ctypes.c_bool]),
     "s2_compute_bytes": (ctypes.c_int64, [_CONTEXT]),
     "s2_routing_n_layers": (ctypes.c_int32, [_CONTEXT]),
@@ -167,6 +168,13 @@ def _load() -> Any:
     bindings.llama_log_set(callback, None)
     bindings.llama_backend_init()
     return bindings
+
+
+def race_sampler(seed: int) -> Any:
+    """The last of a sampler chain, which draws so that near-equal distributions draw equal tokens
+    (native/s2/s2-race.h). The chain it is added to owns it."""
+    bindings = llama()
+    return ctypes.cast(bindings._lib.s2_sampler_init_race(seed), ctypes.POINTER(bindings.llama_sampler))
 
 
 class Hooks:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.grammar import Candidates, Grammar
 from engine.logprobs import logits_of
-from engine.native import llama
+from engine.native import llama, race_sampler
 from engine.request import Request, Sampling
 from engine.vocab import Vocab
 
@@ -22,8 +22,9 @@ _WINDOW = 1 << 16  # tokens the penalties look back at most
 class Sampler:
     """A llama.cpp sampler chain. Each draw advances random state, penalties and grammar by one token.
 
-    Two chains in the same state draw the same token from the same logits: that is what lets a draft
-    agree with the target at any temperature, and what makes acceptance exact.
+    Two chains in the same state draw the same token from the same logits, which makes acceptance exact, and
+    mostly the same from logits that differ a little, which lets a draft agree with the target at any
+    temperature.
     """
 
     def __init__(
@@ -141,4 +142,4 @@ class Sampler:
             self._add(self._llama.llama_sampler_init_min_p(sampling.min_p, 1))
         self._add(self._llama.llama_sampler_init_temp(sampling.temperature))
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(32)
-        self._add(self._llama.llama_sampler_init_dist(seed))
+        self._add(race_sampler(seed))

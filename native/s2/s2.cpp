@@ -1,6 +1,7 @@
 #include "s2.h"
 
 #include "llama-context.h"
+#include "s2-race.h"
 #include "store/s2-store.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include <cmath>
 
 int32_t s2_abi_version(void) {
-    return 7;
+    return 8;
 }
 
 void s2_set_n_expert_used(llama_context * ctx, int32_t n_expert_used) {
@@ -115,6 +116,10 @@ float s2_token_probability(llama_context * ctx, int32_t row, int32_t token) {
     }
     const float largest = *std::max_element(logits, logits + n_vocab);
     return expf(logits[token] - largest) / sum_of_exp(logits, n_vocab, largest);
+}
+
+llama_sampler * s2_sampler_init_race(uint32_t seed) {
+    return s2_race_init(seed);
 }
 
 int64_t s2_compute_bytes(llama_context * ctx) {

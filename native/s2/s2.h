@@ -63,6 +63,9 @@ LLAMA_API int64_t s2_routing_best(struct llama_context * ctx, int32_t n_rows, in
 // The probability of `token` after output row `row` of the last decode call, as the model has it (temperature 1).
 LLAMA_API float s2_token_probability(struct llama_context * ctx, int32_t row, int32_t token);
 
+// A sampler for the end of a chain, which draws by the numbers of s2-race.h. Owned by the chain it is added to.
+LLAMA_API struct llama_sampler * s2_sampler_init_race(uint32_t seed);
+
 // Bytes of the buffers in which the context computes; they are touched only as passes need them.
 LLAMA_API int64_t s2_compute_bytes(struct llama_context * ctx);
 
