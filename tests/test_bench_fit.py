@@ -14,6 +14,7 @@ import pytest
 from app import exits
 from engine.bench import main
 from engine.bench.cgroup import MemoryGroup, NotPermitted
+from engine.bench.fit_sweep import budgets
 from engine.paths import EMBEDDED_MODEL
 
 
@@ -38,6 +39,23 @@ def test_the_embedded_model_starts_and_takes_what_was_planned(capsys: pytest.Cap
         assert row["error"] is None
         assert 0.7 < float(str(row["of_plan"])) <= 1.03
         assert row["hit"] == 1
+
+
+def test_every_exact_mode_is_tried_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--limits", "none", "-n", "4", "--sweep", "4", "--json"]) == 0
+    (row,) = rows_of(capsys)
+    cells = row["cells"]
+    assert isinstance(cells, list)
+    tried = {(cell["mode"], cell["draft_experts"]) for cell in cells if cell["budget_bytes"] == 0}
+    assert tried == {("auto", 0), ("ar", 0), ("ngram", 0), ("s2-exact", 1), ("s2-exact", 2), ("s2-exact", 4)}
+    best = max(cell["tok_s"] for cell in cells if cell["mode"] != "auto")
+    assert row["auto_of_best"] == pytest.approx(cells[0]["tok_s"] / best)
+    assert all(cell["tokens"] == 3 * 4 for cell in cells[1:]), "three prompts"
+
+
+def test_budgets_by_hand_lie_around_the_planned_one() -> None:
+    assert budgets(planned=1000, taken=900, limit=2000) == [1000, 750, 1500]
+    assert budgets(planned=0, taken=900, limit=0) == [0, 675]
 
 
 @pytest.mark.usefixtures("limited")

@@ -335,6 +335,15 @@ def _add_fit(fit: argparse.ArgumentParser) -> None:
         help="memory of a row's cgroup, none for no limit (default: 2G,4G,none)",
     )
     fit.add_argument("-n", "--predict", type=number, default=128, metavar="N", help="tokens (default: 128)")
+    fit.add_argument(
+        "--sweep",
+        type=number,
+        nargs="?",
+        const=64,
+        default=0,
+        metavar="N",
+        help="also answers of N tokens (64) in auto and in every exact mode set by hand, in three budgets",
+    )
     fit.add_argument("--json", action="store_true", help="one JSON object per row")
 
 

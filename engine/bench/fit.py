@@ -11,8 +11,9 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -34,7 +35,8 @@ _END_S = 10.0  # until the kernel has tidied up after an engine
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What engine.bench.fit_row found: the plan, and what came of it. `expected`: from, to by figure."""
+    """What engine.bench.fit_row found: the plan, and what came of it. `expected`: from, to by figure. With a
+    sweep: `auto` as it was planned, the `best` of the other `cells` of engine.bench.fit_sweep, and all."""
 
     mode: str
     budget_bytes: int
@@ -44,6 +46,10 @@ class Outcome:
     prefill_s: float
     hit: float
     expected: dict[str, tuple[float, float]]
+    auto_tok_s: float = 0.0
+    auto_of_best: float = 0.0
+    best: dict[str, Any] = field(default_factory=dict)
+    cells: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def of_plan(self) -> float:
@@ -67,7 +73,7 @@ def run(args: Namespace) -> None:
         for model in args.models:
             for limit in args.limits:
                 drop_cached(files_of(model))
-                rows.append(_row(model, limit, args.predict))
+                rows.append(_row(model, limit, args))
     foot = (
         f"an answer of {args.predict} tokens to a prompt of about {PROMPT}; peak: the engine process, by the "
         f"kernel; in brackets what the plan expected; {machine()}"
@@ -77,13 +83,14 @@ def run(args: Namespace) -> None:
         raise NativeError(f"{failed} of {len(rows)} rows failed", hint="their last column says why")
 
 
-def _row(model: Path, limit: int, tokens: int) -> Row:
+def _row(model: Path, limit: int, args: Namespace) -> Row:
     try:
         with MemoryGroup.make(limit) if limit else nullcontext() as group, _home() as home:
             arguments = [str(model.absolute()), str(home)]
             with Child("the engine", "engine.bench.fit_row", arguments, group=group) as row:
                 try:
-                    outcome = Outcome(**row.ask({"text": _text(), "tokens": tokens}))
+                    question = {"text": _text(), "tokens": args.predict, "sweep": args.sweep, "limit": limit}
+                    outcome = Outcome(**row.ask(question))
                 except ChildEnded as ended:
                     return Row(
                         model.name, limit, None, "killed for memory" if _killed(group) else ended.line()
@@ -149,7 +156,15 @@ def _words(row: Row) -> dict[str, object]:
             "prefill s": _beside(found.prefill_s, found.expected["prefill_s"]),
             "hit": _beside(found.hit, found.expected["hit"]),
         }
+        if found.best:
+            words |= {"auto": found.auto_tok_s, "of best": found.auto_of_best, "best": _named(found.best)}
     return {**words, "error": row.error or None}
+
+
+def _named(cell: dict[str, Any]) -> str:
+    experts = f"@{cell['draft_experts']}" if cell["draft_experts"] else ""
+    budget = size(cell["budget_bytes"]) if cell["budget_bytes"] else "no limit"
+    return f"{cell['mode']}{experts} in {budget}"
 
 
 def _beside(value: float, expected: tuple[float, float]) -> str:
