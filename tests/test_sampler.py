@@ -1,4 +1,4 @@
-"""How tokens are drawn: as often as they are probable, and alike from near-equal logits (native/s2/s2-race.h)."""
+"""How tokens are drawn: as often as they are probable, alike from near-equal logits (native/s2/s2-race.h)."""
 
 from __future__ import annotations
 
