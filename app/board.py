@@ -11,6 +11,8 @@ from app.text import one_line
 from engine.size import size
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from app.answer import Answer
     from app.entry import Entry
     from app.meter import Meter
@@ -54,6 +56,12 @@ class Board:
         """Whether requests may say how much the model thinks."""
         model = self.snapshot.model if self.snapshot else None
         return model is not None and model.can_set_effort
+
+    @property
+    def advised(self) -> Mapping[str, float]:
+        """Sampling settings that the model advises, by their names in a request."""
+        model = self.snapshot.model if self.snapshot else None
+        return {} if model is None else model.sampling
 
     @property
     def memory_words(self) -> str:

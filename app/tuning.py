@@ -164,8 +164,8 @@ class Tuning:
                 await self.sampling(f"{row.name} {text.strip() or 'default'}")
 
         given = self._given(row.name)
-        default = "none" if row.default is None else row.show(row.default)
-        said = f"{row.words}. Empty for the default, {default}."
+        default = self._default(row)
+        said = f"{row.words}. Empty for the default, {'none' if default is None else row.show(default)}."
         await self._app.push_screen(
             LineScreen(row.name, "" if given is None else row.show(given), said=said), typed
         )
@@ -199,4 +199,8 @@ class Tuning:
     def _now(self, name: str) -> str:
         given, row = self._given(name), setting(name)
         ours = self._app.link.offer.is_ours  # what others do without being told is theirs
-        return row.show(given if given is not None else row.default if ours else None)
+        return row.show(given if given is not None else self._default(row) if ours else None)
+
+    def _default(self, row: Setting) -> float | None:
+        """What the model advises, or else ours."""
+        return self._app.board.advised.get(row.name, row.default)

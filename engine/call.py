@@ -50,15 +50,15 @@ _MOST_TOP_LOGPROBS = 20  # OpenAI's limit
 class Call:
     """One generation request: either `messages` or a raw `prompt`.
 
-    `continues`: the last message is an answer that goes on. `thinking`: whether the model thinks first, None
-    for its template's default; `effort`: how much, one of EFFORTS. `splits_thoughts`: thoughts are answered
-    apart, as `reasoning_content`.
+    `continues`: the last message is an answer that goes on. `sampling`: what it says of a Sampling.
+    `thinking`: whether the model thinks first, None for its template's default; `effort`: how much, one of
+    EFFORTS. `splits_thoughts`: thoughts are answered apart, as `reasoning_content`.
     `grammar` and `top_logprobs` as in a Request of the decode loop.
     """
 
     messages: tuple[Message, ...]
     prompt: str | None
-    sampling: Sampling
+    sampling: Mapping[str, Any]
     speculation: Mapping[str, Any]
     max_tokens: int | None
     stop: tuple[str, ...]
@@ -249,12 +249,15 @@ def _refuse_unsupported(fields: Fields) -> None:
             raise BadRequest(f"{name} is not supported by this engine", hint="leave it out")
 
 
-def _sampling(fields: Fields) -> Sampling:
+def _sampling(fields: Fields) -> Mapping[str, Any]:
+    """What is asked for of a Sampling; the model may advise the rest."""
     asked: dict[str, Any] = {name: fields.number(name) for name in _SAMPLING_NUMBERS}
     asked |= {name: fields.integer(name) for name in ("top_k", "repeat_last_n", "seed")}
     if asked["seed"] == -1:  # llama.cpp's way to ask for a random one
         asked["seed"] = None
-    return Sampling(**{name: value for name, value in asked.items() if value is not None})
+    given = {name: value for name, value in asked.items() if value is not None}
+    Sampling(**given)
+    return given
 
 
 def _max_tokens(fields: Fields) -> int | None:

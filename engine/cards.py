@@ -123,6 +123,7 @@ def _model_card(loaded: Loaded) -> dict[str, Any]:
         "is_moe": info.is_moe,
         "can_switch_thoughts": loaded.can_switch_thoughts,
         "can_set_effort": loaded.can_set_effort,
+        "sampling": dict(info.sampling),
     }
 
 

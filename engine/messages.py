@@ -54,7 +54,7 @@ class ModelCard:
     """The loaded model. `size_bytes` counts all files of a split model, `n_ctx` is the context in use.
 
     `can_switch_thoughts`: requests may say whether the model thinks before it answers, `can_set_effort`:
-    how much.
+    how much. `sampling`: what the model's header advises instead of our defaults.
     """
 
     path: str
@@ -68,6 +68,7 @@ class ModelCard:
     is_moe: bool
     can_switch_thoughts: bool = False
     can_set_effort: bool = False
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import mmap
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.advice import advised_sampling
 from engine.errors import ModelError
 from engine.header import Layout, Tensor, Value, read_layout
 from engine.quant import quant_of
@@ -32,7 +33,8 @@ class ModelInfo:
     `slots_bytes`: what all experts take in slots of the expert store. `row_bytes`: what the buffers of a pass
     hold for each of its rows, an estimate; `mask_bytes`: for each row and cell of the KV cache, in F16, twice
     with a sliding window; `output_bytes`: for each row that keeps its logits. `lookup_bytes`: the embedding
-    where it is only looked up, a row per token.
+    where it is only looked up, a row per token. `sampling`: what the model's authors advise, as fields of a
+    Sampling.
     """
 
     path: Path
@@ -54,6 +56,7 @@ class ModelInfo:
     output_bytes: int = 0
     lookup_bytes: int = 0
     n_weights: int = 0
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_moe(self) -> bool:
@@ -93,6 +96,7 @@ def read_model_info(path: Path) -> ModelInfo:
         row_bytes=_row_bytes(header, arch),
         mask_bytes=4 if _number(header, f"{arch}.attention.sliding_window", 0) > 0 else 2,
         output_bytes=_output_bytes(layouts),
+        sampling=advised_sampling(header),
         quant=quant_of(header, (tensor for layout in layouts for tensor in layout.tensors)),
         **_weights(layouts),
     )

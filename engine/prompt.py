@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.request import Request
+from engine.request import Request, Sampling
 from engine.schema import behind_thoughts
 from engine.thoughts import closing_of
 
@@ -32,7 +32,7 @@ def request_of(session: Session, call: Call, defaults: Speculation) -> tuple[Req
     opens = "" if continued else session.dialogue.opens_thoughts(prompt)
     request = Request(
         prompt=prompt,
-        sampling=call.sampling,
+        sampling=Sampling(**{**session.info.sampling, **call.sampling}),
         speculation=call.speculation_over(defaults),
         max_tokens=call.max_tokens,
         stop=call.stop,

@@ -176,6 +176,22 @@ def test_the_embedded_model_cut_inside_its_header(tmp_path: Path, cut: float) ->
     assert "cut.gguf" in refusal(path)
 
 
+def test_what_the_authors_advise_is_read_and_what_nobody_could_ask_for_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "toy.gguf"
+    advice = {
+        "temp": (F32, "<f", 0.7),
+        "top_k": (U32, "<I", 20),
+        "min_p": (F32, "<f", 3.0),
+        "mirostat": (U32, "<I", 1),
+    }
+    pairs = [
+        pair(f"general.sampling.{name}", kind, struct.pack(form, value))
+        for name, (kind, form, value) in advice.items()
+    ]
+    path.write_bytes(header(*llama_pairs(), pair("general.sampling.top_p", STRING, text("much")), *pairs))
+    assert read_model_info(path).sampling == {"temperature": 0.7, "top_k": 20}
+
+
 def test_values_that_are_no_counts_stand_for_absent_ones(tmp_path: Path) -> None:
     path = tmp_path / "odd.gguf"
     odd = [

@@ -108,11 +108,17 @@ SPACE = "\u2581"  # how this vocabulary writes a space
 
 
 def write_llama(
-    path: Path, *, template: str | None = None, add_bos: bool = True, tensors_per_file: int = 0
+    path: Path,
+    *,
+    template: str | None = None,
+    add_bos: bool = True,
+    tensors_per_file: int = 0,
+    temperature: float | None = None,
 ) -> Path:
     """A dense model of two layers with random weights and a vocabulary of bytes and single letters.
 
-    With `tensors_per_file` it becomes a split set; the first file's path is returned.
+    With `tensors_per_file` it becomes a split set; the first file's path is returned. `temperature`: what its
+    header advises.
     """
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=tensors_per_file)
     writer.add_name("Toy")
@@ -128,6 +134,8 @@ def write_llama(
     writer.add_add_bos_token(add_bos)
     if template is not None:
         writer.add_chat_template(template)
+    if temperature is not None:
+        writer.add_float32("general.sampling.temp", temperature)
     for name, shape in _shapes(n_vocab).items():
         random = np.random.default_rng(len(name))
         writer.add_tensor(name, (random.standard_normal(shape) / 8).astype(np.float32))

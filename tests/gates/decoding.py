@@ -16,6 +16,8 @@ from engine.request import Request, Sampling, Speculation
 from engine.sampler import Sampler
 from engine.session import Session
 
+PASSAGE = Path(__file__).with_name("passage.txt")
+
 
 class Loader:
     """Sessions by thread count, context size and type of the KV cache, opened once."""

@@ -25,7 +25,7 @@ SECOND = 64  # MiB: more than a second context of as many cells takes
 _WORK = """
 import json, sys
 from pathlib import Path
-from decoding import prompt_of, request
+from decoding import PASSAGE, prompt_of, request
 import engine.server
 from engine.cards import peak_bytes
 from engine.device import detect
@@ -43,8 +43,7 @@ try:
     session = Session.load(path, make_plan(detect(), read_model_info(path), wishes))
 except S2Error as error:
     sys.exit(error.line())
-passage = "\\n".join(file.read_text() for file in sorted(Path(sys.argv[5]).glob("*.py")))
-asked = request(prompt_of(session, passage, 700), mode=mode, tokens=24)
+asked = request(prompt_of(session, PASSAGE.read_text(), 700), mode=mode, tokens=24)
 try:
     blocks = [event for event in generate(session, asked, CancelFlag()) if isinstance(event, Tokens)]
 except S2Error as error:
@@ -60,8 +59,7 @@ print(json.dumps({
 
 def work(budget: int, mode: str = "ar", group: MemoryGroup | None = None) -> subprocess.CompletedProcess[str]:
     gates = Path(__file__).parent
-    engine = gates.parents[1] / "engine"
-    arguments = [str(EMBEDDED_MODEL), str(budget), mode, str(N_CTX), str(engine)]
+    arguments = [str(EMBEDDED_MODEL), str(budget), mode, str(N_CTX)]
     program = f"import sys; sys.path.insert(0, {str(gates)!r})\n{_WORK}"
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(

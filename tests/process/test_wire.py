@@ -15,7 +15,7 @@ from engine.errors import BadRequest
 from engine.fields import parse_object
 from engine.message import Message
 from engine.model import files_of
-from engine.request import Sampling, Speculation
+from engine.request import Speculation
 from engine.wire import parse_load, parse_settings, parse_watch
 
 HI = [{"role": "user", "content": "hi"}]
@@ -28,7 +28,7 @@ def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
 def test_a_bare_chat_request_has_the_defaults() -> None:
     call = parse_chat({"messages": HI, "model": "whatever", "user": "me"})
     assert call.messages == (Message("user", "hi"),)
-    assert call.sampling == Sampling()
+    assert call.sampling == {}
     assert (call.max_tokens, call.stop, call.stream, call.include_usage) == (None, (), False, False)
 
 
