@@ -16,7 +16,6 @@ from training.figures import Run, hits, read_trace, reuse, shares
 from training.geometry import DEFAULT, GEOMETRIES, LIMIT_ALL, N_EMBD, N_FF, N_LAYER, N_VOCAB, Geometry
 from training.prompts import by_hand, prompts
 from training.shelf import ASSISTANT, FRAME, TOP, USER, Reader, Shelf
-from training.stored import Stored
 
 from engine.header import read_layout
 from engine.model import read_model_info
@@ -68,8 +67,8 @@ def test_a_model_over_the_limit_of_a_file_becomes_a_set(tmp_path: Path) -> None:
         "shared_gate_up": (128, N_EMBD), "shared_down": (N_EMBD, 64),
     }  # fmt: skip
     layer = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    whole = export.write(teacher, [layer], geometry, 4.0, 0.9, tmp_path / "whole", "toy")
-    parts = export.write(teacher, [layer], geometry, 4.0, 0.9, tmp_path / "parts", "toy", limit=34_500_000)
+    whole = export.write(teacher, [layer], geometry, 4.0, tmp_path / "whole", "toy")
+    parts = export.write(teacher, [layer], geometry, 4.0, tmp_path / "parts", "toy", limit=34_500_000)
     assert [path.name for path in whole] == ["toy.gguf"]
     assert len(parts) > 1
     assert all(path.stat().st_size < 34_500_000 for path in parts)
@@ -82,8 +81,6 @@ def test_a_model_over_the_limit_of_a_file_becomes_a_set(tmp_path: Path) -> None:
     assert {tensor.name: tensor.dims for tensor in split} == tensors
     assert tensors["blk.29.ffn_down_exps.weight"] == (32, N_EMBD, 4)
     assert tensors["blk.28.ffn_down.weight"] == (N_FF, N_EMBD)
-    norm = next(stored for path in parts if "output_norm.weight" in (stored := Stored(path)).tensors)
-    assert norm.values("output_norm.weight") == pytest.approx(np.full(N_EMBD, 0.9 * 3.0))
     counts = {read_layout(path).values["split.tensors.count"] for path in parts}
     assert counts == {len(split)}
 
@@ -105,7 +102,6 @@ def _toy_teacher(path: Path) -> None:
     kind = gguf.GGMLQuantizationType.Q4_1
     embedding = np.zeros((N_VOCAB, N_EMBD // 32 * 34), dtype=np.uint8)
     writer.add_tensor("token_embd.weight", embedding, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-    writer.add_tensor("output_norm.weight", np.full(N_EMBD, 3.0, dtype=np.float32))
     for name, rows, columns in (("gate", N_FF, N_EMBD), ("up", N_FF, N_EMBD), ("down", N_EMBD, N_FF)):
         for index in (28, 29):
             data = np.zeros((rows, columns // 32 * 20), dtype=np.uint8)

@@ -24,20 +24,18 @@ def write(
     layers: Sequence[dict[str, npt.NDArray[np.float32]]],
     geometry: Geometry,
     scale: float,
-    confidence: float,
     folder: Path,
     name: str,
     limit: int = LIMIT_FILE,
 ) -> list[Path]:
     """Writes NAME.gguf into `folder`, or NAME-00001-of-0000N.gguf where one file would be over `limit` bytes.
 
-    `layers` hold F32 arrays named as in `student.Moe`. `scale` multiplies routing weights, `confidence` the
-    logits. Returns the files.
+    `layers` hold F32 arrays named as in `student.Moe`. Returns the files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in [folder / f"{name}.gguf", *folder.glob(f"{name}-*-of-*.gguf")]:
         old.unlink(missing_ok=True)
-    tensors = list(_tensors(Stored(teacher), layers, geometry, confidence))
+    tensors = list(_tensors(Stored(teacher), layers, geometry))
     whole = sum(data.nbytes for _, data, _ in tensors) < limit - 3 * _ROOM  # and the vocabulary
     writer = gguf.GGUFWriter(folder / f"{name}.gguf", _ARCH, split_max_size=0 if whole else limit - 3 * _ROOM)
     _header(writer, teacher, geometry, scale, name)
@@ -87,10 +85,7 @@ def _header(writer: gguf.GGUFWriter, teacher: Path, geometry: Geometry, scale: f
 
 
 def _tensors(
-    teacher: Stored,
-    layers: Sequence[dict[str, npt.NDArray[np.float32]]],
-    geometry: Geometry,
-    confidence: float,
+    teacher: Stored, layers: Sequence[dict[str, npt.NDArray[np.float32]]], geometry: Geometry
 ) -> Iterator[tuple[str, Array, gguf.GGMLQuantizationType]]:
     """Name, data and type of every tensor."""
     for name in teacher.tensors:
@@ -100,10 +95,6 @@ def _tensors(
         if name == "token_embd.weight" and geometry.embedding != "copy":
             kind = gguf.GGMLQuantizationType[geometry.embedding]
             yield name, gguf.quantize(teacher.values(name), kind), kind
-            continue
-        if name == "output_norm.weight":  # the last that is linear before the head
-            kind = gguf.GGMLQuantizationType.F32
-            yield name, np.float32(confidence) * teacher.values(name).astype(np.float32), kind
             continue
         kind, raw = teacher.kind(name), np.ascontiguousarray(teacher.raw(name))
         yield name, raw.view(np.float32) if kind == gguf.GGMLQuantizationType.F32 else raw, kind

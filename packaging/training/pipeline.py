@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from training import checkpoint, checks, export, local, team
-from training.confidence import confidence
 from training.cutting import cut
 from training.data import Data, Sizes
 from training.distil import Course, Distillation, examine
@@ -198,14 +197,11 @@ class Build:
 
     def _export(self) -> None:
         student = self._make("distil")
-        student.refresh(quantised=True)
-        sure = confidence(student, self._sample())
         layers = [
             {name: values.cpu().numpy() for name, values in moe.state().items()} for moe in student.layers
         ]
         name = f"smolmoe-{self.geometry.experts}x{self.geometry.used}"
-        folder = self._folder / "model"
-        files = export.write(teacher(), layers, self.geometry, student.scale, sure, folder, name)
+        files = export.write(teacher(), layers, self.geometry, student.scale, self._folder / "model", name)
         whole = sum(file.stat().st_size for file in files)
         for file in files:
             say(f"  {file} {file.stat().st_size:,} bytes")
