@@ -20,7 +20,7 @@ from engine.bench.take import Line, Take, figures
 from engine.bench.tasks import prompts_for
 from engine.device import detect
 from engine.errors import BadRequest
-from engine.model import ModelInfo, read_model_info
+from engine.model import ModelInfo, read_model_info, stem_of
 from engine.request import EXPANSIONS, MAX_DRAFT_LENGTH, MODES
 from engine.reuse import Reuse
 from engine.seeds import cap
@@ -121,14 +121,14 @@ def run(args: Namespace) -> None:
         if "4" in args.figures:
             lines += _reuse(args, rows)
     for line in lines:
-        line.update(bench="ablation", model=args.model.name, budget_bytes=budget)
+        line.update(bench="ablation", model=stem_of(args.model), budget_bytes=budget)
     if args.json:
         show(lines, as_json=True, foot="")
     else:
         _print(lines)
         print(
-            f"{args.model.name}, {size(info.size_bytes)}, budget {size(budget)}; {args.each} prompts of each "
-            f"of {', '.join(args.tasks)}, {args.predict} tokens an answer, "
+            f"{stem_of(args.model)}, {size(info.size_bytes)}, budget {size(budget)}; {args.each} prompts of "
+            f"each of {', '.join(args.tasks)}, {args.predict} tokens an answer, "
             f"{args.rounds} alternations; {machine()}"
         )
     if args.svg is not None:

@@ -27,7 +27,7 @@ from engine.bench.tasks import prompts_for
 from engine.device import detect
 from engine.errors import BadRequest
 from engine.experts import catalogue_of
-from engine.model import ModelInfo, read_model_info
+from engine.model import ModelInfo, read_model_info, stem_of
 from engine.pack import pack_of
 from engine.request import MODES
 from engine.size import size
@@ -58,7 +58,7 @@ def run(args: Namespace) -> None:
             table += _table(args, bench, names, task)
     limit = f"cgroups of {size(bench.cgroup_bytes)}" if bench.cgroup_bytes else "no memory cgroup"
     foot = (
-        f"{args.model.name}, {size(info.size_bytes)}, budget {size(budget)}, {limit}; "
+        f"{stem_of(args.model)}, {size(info.size_bytes)}, budget {size(budget)}, {limit}; "
         f"{bench.n_prompts} prompts, {args.predict} tokens each, {args.threads} threads, "
         f"median of {args.rounds} alternations; {machine()}"
     )
@@ -88,7 +88,7 @@ def _table(args: Namespace, bench: Bench, names: Sequence[str], task: str | None
             **({} if task is None else {"task": task}),
             "mode": (mode := RowName.parse(name, SYNC).mode),
             "exact": MODES[mode].exact,
-            "model": args.model.name,
+            "model": stem_of(args.model),
             "budget_bytes": bench.budget_bytes,
             "cgroup_bytes": bench.cgroup_bytes,
             **figures(takes[name], takes[names[0]], sync, takes.get("ar", ()) if name != "ar" else ()),

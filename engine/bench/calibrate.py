@@ -25,7 +25,7 @@ from engine.calibration import Tried, candidates
 from engine.draft import Draft, Drafter
 from engine.errors import BadRequest
 from engine.events import Done, Timings
-from engine.model import read_model_info
+from engine.model import read_model_info, stem_of
 from engine.prices import Load, Prices
 from engine.request import MAX_DRAFT_LENGTH
 from engine.size import size
@@ -82,7 +82,7 @@ def run(args: Namespace) -> None:
         ]
         limit = f"budget {size(budget)}" if budget else "no budget"
     seconds = time.perf_counter() - started
-    foot = f"{args.model.name}, {limit}{refused}, {seconds:.0f} s; {machine()}"
+    foot = f"{stem_of(args.model)}, {limit}{refused}, {seconds:.0f} s; {machine()}"
     for table in tables:
         show(table, as_json=args.json, foot=foot if table is tables[-1] else "")
 

@@ -17,6 +17,7 @@ from engine.bench.take import Line
 from engine.bench.tasks import prompts_for
 from engine.device import detect
 from engine.errors import BadRequest, NativeError
+from engine.model import stem_of
 from engine.request import MODES
 
 _DEFAULT_ROWS, _DEFAULT_PROMPT, _DEFAULT_TOKENS = "stock,ar,s2-exact", 512, 128
@@ -47,7 +48,7 @@ def run(args: Namespace) -> None:
     what = (
         f"{args.prompt} + {args.predict} tokens" if args.tasks is None else f"{args.predict} tokens an answer"
     )
-    foot = f"{args.model.name}, {what}, {args.threads} threads, "
+    foot = f"{stem_of(args.model)}, {what}, {args.threads} threads, "
     show(table, as_json=args.json, foot=foot + f"median of {args.rounds} alternations; {machine()}")
 
 
@@ -88,7 +89,7 @@ def _line(args: Namespace, name: RowName, mine: list[Figures], first: list[Figur
         "row": name.text,
         "mode": name.mode,
         "exact": MODES[name.mode].exact,
-        "model": args.model.name,
+        "model": stem_of(args.model),
         "tokens": args.predict,
         "tok_s": median(values(mine, "tok_s")),
         "ratio": ratio(values(mine, "tok_s"), values(first, "tok_s")),

@@ -24,7 +24,7 @@ from engine.bench.interrupt import interruptible
 from engine.bench.report import machine, show
 from engine.errors import NativeError, S2Error
 from engine.forecast import PROMPT
-from engine.model import files_of
+from engine.model import files_of, stem_of
 from engine.size import size
 
 _STORY = "The harbour wakes before the town does, and every boat has a story that nobody has asked for. "
@@ -93,11 +93,11 @@ def _row(model: Path, limit: int, args: Namespace) -> Row:
                     outcome = Outcome(**row.ask(question))
                 except ChildEnded as ended:
                     return Row(
-                        model.name, limit, None, "killed for memory" if _killed(group) else ended.line()
+                        stem_of(model), limit, None, "killed for memory" if _killed(group) else ended.line()
                     )
-            return Row(model.name, limit, outcome, _fault(outcome, group))
+            return Row(stem_of(model), limit, outcome, _fault(outcome, group))
     except S2Error as error:
-        return Row(model.name, limit, None, error.line())
+        return Row(stem_of(model), limit, None, error.line())
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from engine.bench.report import machine, show
 from engine.device import detect
 from engine.events import Done
 from engine.loop import generate
+from engine.model import stem_of
 from engine.native import CancelFlag, llama
 from engine.request import Request, Sampling, Speculation
 from engine.session import Session
@@ -67,12 +68,12 @@ def run(args: Namespace) -> None:
                 {
                     "bench": "overhead",
                     "row": mode,
-                    "model": args.model.name,
+                    "model": stem_of(args.model),
                     "block_ms": median(block for block, _ in rounds),
                     "python_share": median(share for _, share in rounds),
                 }
             )
-    show(rows, as_json=args.json, foot=f"{args.model.name}, median of {args.rounds} answers; {machine()}")
+    show(rows, as_json=args.json, foot=f"{stem_of(args.model)}, median of {args.rounds} answers; {machine()}")
 
 
 def _measure(session: Session, request: Request) -> tuple[float, float]:

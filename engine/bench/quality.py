@@ -19,7 +19,7 @@ from engine.bench.quality_text import Document, documents
 from engine.bench.report import machine, show
 from engine.bench.take import Line
 from engine.errors import BadRequest
-from engine.model import ModelInfo, read_model_info
+from engine.model import ModelInfo, read_model_info, stem_of
 from engine.reuse import Reuse
 from engine.session import Session
 from engine.timeline import ROWS_EXACT
@@ -44,7 +44,7 @@ def run(args: Namespace) -> None:
             lines = compare(session, args, reuses[0])
         else:
             lines = _read(session, args, [(block, reuse) for block in args.block for reuse in reuses])
-    foot = f"{args.model.name}, {time.perf_counter() - started:.0f} s; {machine()}"
+    foot = f"{stem_of(args.model)}, {time.perf_counter() - started:.0f} s; {machine()}"
     if args.json or args.tasks:
         show(lines, as_json=args.json, foot=foot)
     else:
@@ -109,7 +109,7 @@ def _read(session: Session, args: Namespace, settings: Sequence[Setting]) -> lis
     return [
         {
             "bench": "quality",
-            "model": args.model.name,
+            "model": stem_of(args.model),
             "text": args.text,
             "block": block,
             "cap": reuse.cap,

@@ -9,6 +9,7 @@ from engine.bench.quality_text import answer_to
 from engine.bench.take import Line
 from engine.bench.tasks_items import OWN, Item, read_items
 from engine.chat import Message
+from engine.model import stem_of
 from engine.request import Speculation
 from engine.reuse import Reuse
 from engine.session import Session
@@ -37,7 +38,7 @@ def compare(session: Session, args: Namespace, reuse: Reuse) -> list[Line]:
     return [
         {
             "bench": "quality",
-            "model": args.model.name,
+            "model": stem_of(args.model),
             "kind": kind,
             "block": max(args.block),
             "cap": reuse.cap,

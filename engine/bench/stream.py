@@ -25,6 +25,7 @@ from engine.client import EngineClient
 from engine.events import Done
 from engine.launcher import ensure_engine
 from engine.loop import generate
+from engine.model import stem_of
 from engine.native import CancelFlag
 from engine.paths import Paths
 from engine.request import Request, Sampling, Speculation
@@ -43,7 +44,7 @@ def run(args: Namespace) -> None:
             "bench": "stream",
             "row": name,
             "mode": "ar",
-            "model": args.model.name,
+            "model": stem_of(args.model),
             "tokens": args.predict,
             "tok_s": median(values),
             "ratio": ratio(values, figures["loop"]),
@@ -51,7 +52,7 @@ def run(args: Namespace) -> None:
         }
         for name, values in figures.items()
     ]
-    foot = f"{args.model.name}, median of {args.rounds} alternations; {machine()}"
+    foot = f"{stem_of(args.model)}, median of {args.rounds} alternations; {machine()}"
     show(rows, as_json=args.json, foot=foot)
 
 

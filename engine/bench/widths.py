@@ -17,6 +17,7 @@ from engine.bench.quality_score import log_softmax, logits_of_rows, prefill
 from engine.bench.quality_text import Document, documents
 from engine.bench.report import machine, show
 from engine.errors import BadRequest
+from engine.model import stem_of
 from engine.request import MAX_DRAFT_LENGTH
 from engine.session import Session
 
@@ -35,10 +36,10 @@ def run(args: Namespace) -> None:
         where = session.plan.reasons["gpu_layers"]
         on_gpu = not session.exact
     rows = [
-        {"bench": "widths", "width": width, "model": args.model.name, "on_gpu": on_gpu, **_merged(found)}
+        {"bench": "widths", "width": width, "model": stem_of(args.model), "on_gpu": on_gpu, **_merged(found)}
         for width, found in zip(args.widths, zip(*read, strict=True), strict=True)
     ]
-    show(rows, as_json=args.json, foot=f"{args.model.name} ({where}); {machine()}")
+    show(rows, as_json=args.json, foot=f"{stem_of(args.model)} ({where}); {machine()}")
 
 
 def _compare(session: Session, text: Document, widths: list[int]) -> list[dict[str, float]]:
