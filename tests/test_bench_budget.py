@@ -25,7 +25,7 @@ from engine.bench.disk import PIECE_BYTES, RawReader, drop_cached
 from engine.bench.take import Take, draft_bound, figures, overlap_bound
 from engine.errors import ModelError
 from engine.experts import catalogue_of
-from engine.model import files_of, read_model_info
+from engine.model import files_of, read_model_info, stem_of
 from engine.paths import EMBEDDED_MODEL
 
 MIB = 1 << 20
@@ -317,7 +317,7 @@ def test_stock_pays_for_the_pages_of_its_file(
     pages = read_model_info(model).size_bytes // MIB  # what else the process takes fits in 96 MiB
     budget = f"{pages + 96}M"
     (row,) = rows_of(capfd, "-m", str(model), "--budget", budget, "--rows", "stock", "--cgroup")
-    assert (row["bench"], row["row"], row["mode"], row["model"]) == ("decode", "stock", "ar", model.name)
+    assert (row["bench"], row["row"], row["mode"], row["model"]) == ("decode", "stock", "ar", stem_of(model))
     assert row["budget_bytes"] == (pages + 96) * MIB
     assert row["cgroup_bytes"] == int((pages + 96) * MIB * 1.02)
     assert (row["tokens"], row["ratio"], row["ratio_to"]) == (12, 1.0, "stock")
