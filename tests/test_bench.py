@@ -32,6 +32,19 @@ def test_decode_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(drafted["acceptance"], float)
 
 
+def test_rows_draw_the_same_at_a_temperature(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["-r", "1", "-n", "24", "-p", "40", "-t", "1"]
+    greedy, _ = rows_of(capsys, "decode", "--rows", "ar,s2-exact:fixed", *flags)
+    plain, drafted = rows_of(capsys, "decode", "--rows", "ar,s2-exact:fixed", "--temp", "2", *flags)
+    assert plain["same_text"] is True
+    assert drafted["same_text"] is True
+    assert drafted["acceptance"] != greedy["acceptance"]
+    with pytest.raises(SystemExit) as left:
+        main(["decode", "--rows", "stock,ar", "--temp", "0.8"])
+    assert left.value.code == 2
+    assert "--temp 0" in capsys.readouterr().err
+
+
 def test_overhead_is_a_share(capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(capsys, "overhead", "-r", "1", "-n", "24", "-t", "1")
     assert [row["row"] for row in rows] == ["ar", "s2-exact"]

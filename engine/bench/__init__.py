@@ -11,7 +11,7 @@ from engine.bench.number import number
 from engine.budget import Budget, parse_budget
 from engine.errors import BadRequest, Busy, S2Error
 from engine.paths import EMBEDDED_MODEL
-from engine.request import BETA
+from engine.request import BETA, Sampling
 from engine.size import parse_size
 
 _TIMED = ("ablation", "calibrate", "decode", "fit", "kernels", "overhead", "stream")
@@ -203,6 +203,13 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
         help="rows to alternate, the first is the yardstick "
         "(default: stock,ar,s2-exact; stock,ar-sync,ar with --budget)",
     )
+    decode.add_argument(
+        "--temp",
+        type=_temperature,
+        default=0.0,
+        metavar="T",
+        help="of what is drawn (default: 0, as stock does)",
+    )
     _add_tasks(decode, "instead of one text, or of three prompts with --budget")
     decode.add_argument(
         "-p", "--prompt", type=number, metavar="N", help="tokens in the prompt (default: 512)"
@@ -246,7 +253,7 @@ def _add_ablation(ablation: argparse.ArgumentParser) -> None:
         help="of the paper: tables 3 and 4, figures 8, 9 and 10; relatives: other methods (default: all)",
     )
     ablation.add_argument("--svg", type=Path, metavar="FOLDER", help="draw the figures there")
-    ablation.set_defaults(tasks=["MT", "MA", "HE"], each=2, rounds=3, draft_length=8)
+    ablation.set_defaults(tasks=["MT", "MA", "HE"], each=2, rounds=3, draft_length=8, temp=0.0)
 
 
 def _add_tasks(bench: argparse.ArgumentParser, instead: str) -> None:
@@ -419,6 +426,13 @@ def _tasks(text: str) -> list[str]:
         return tasks_of(text)
     except BadRequest as error:
         raise argparse.ArgumentTypeError(error.line()) from None
+
+
+def _temperature(text: str) -> float:
+    try:
+        return Sampling(temperature=float(text)).temperature
+    except (ValueError, BadRequest):
+        raise argparse.ArgumentTypeError(f"{text!r} is no temperature from 0 to 100") from None
 
 
 def _beta(text: str) -> float:

@@ -57,9 +57,10 @@ def run(args: Namespace) -> None:
             bench = Bench(args, budget, prompts_of(args.model, asked))
             table += _table(args, bench, names, task)
     limit = f"cgroups of {size(bench.cgroup_bytes)}" if bench.cgroup_bytes else "no memory cgroup"
+    warm = f" at temperature {args.temp:g}" if args.temp else ""
     foot = (
         f"{stem_of(args.model)}, {size(info.size_bytes)}, budget {size(budget)}, {limit}; "
-        f"{bench.n_prompts} prompts, {args.predict} tokens each, {args.threads} threads, "
+        f"{bench.n_prompts} prompts, {args.predict} tokens each{warm}, {args.threads} threads, "
         f"median of {args.rounds} alternations; {machine()}"
     )
     show(

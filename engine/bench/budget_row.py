@@ -46,6 +46,7 @@ def start(name: str, args: Namespace, budget: int, n_ctx: int, group: MemoryGrou
     arguments = [name, "-m", str(args.model.absolute()), "-b", str(budget), "-c", str(n_ctx)]
     arguments += ["-t", str(args.threads)]
     arguments += ["--draft-experts", str(args.draft_experts), "--draft-length", str(args.draft_length)]
+    arguments += ["--temp", str(args.temp)]
     return Child(f"row {name}", __name__, arguments, group=group)
 
 
@@ -151,18 +152,16 @@ def _ours(args: Namespace) -> Callable[[Any], Answers]:
     from engine.events import Tokens
     from engine.loop import generate
     from engine.native import CancelFlag
-    from engine.request import Request, Sampling
+    from engine.request import Request
 
     name = RowName.parse(args.row, SYNC)
     session, store_counters = _load(args, sync=bool(name.ending))
     earlier, now = dict.fromkeys(_DRAFTS, 0), dict.fromkeys(_DRAFTS, 0)
-    speculation = name.speculation(args)
+    sampling, speculation = name.sampling(args), name.speculation(args)
 
     def answer(prompt: Sequence[int], count: int) -> Generator[int, None, None]:
         session.rewind(0)
-        request = Request(
-            tuple(prompt), Sampling(temperature=0.0), speculation, max_tokens=count, ignore_eos=True
-        )
+        request = Request(tuple(prompt), sampling, speculation, max_tokens=count, ignore_eos=True)
         try:
             for event in generate(session, request, CancelFlag()):
                 if isinstance(event, Tokens):
@@ -207,6 +206,7 @@ def _main() -> None:
     parser.add_argument("-t", "--threads", type=int, required=True)
     parser.add_argument("--draft-experts", type=int, required=True)
     parser.add_argument("--draft-length", type=int, required=True)
+    parser.add_argument("--temp", type=float, required=True)
     args = parser.parse_args()
     serve(lambda: (_stock if args.row == STOCK else _ours)(args))
 

@@ -12,7 +12,7 @@ from engine.bench import budget
 from engine.bench.prompts import prompts_of
 from engine.bench.report import machine, ratio, show
 from engine.bench.row import Figures, Row
-from engine.bench.rowname import NO_STORE, STOCK, RowName
+from engine.bench.rowname import NO_STORE, STOCK, RowName, check_temperature
 from engine.bench.take import Line
 from engine.bench.tasks import prompts_for
 from engine.device import detect
@@ -26,6 +26,7 @@ _BUILDER = Path(__file__).parents[2] / "packaging" / "native.py"
 
 def run(args: Namespace) -> None:
     """Alternates the rows `args.rounds` times and prints medians and ratios to the first row."""
+    check_temperature((args.rows or _DEFAULT_ROWS).split(","), args.temp)
     if args.budget is not None:
         budget.run(args)
         return
@@ -48,7 +49,8 @@ def run(args: Namespace) -> None:
     what = (
         f"{args.prompt} + {args.predict} tokens" if args.tasks is None else f"{args.predict} tokens an answer"
     )
-    foot = f"{stem_of(args.model)}, {what}, {args.threads} threads, "
+    warm = f" at temperature {args.temp:g}" if args.temp else ""
+    foot = f"{stem_of(args.model)}, {what}{warm}, {args.threads} threads, "
     show(table, as_json=args.json, foot=foot + f"median of {args.rounds} alternations; {machine()}")
 
 

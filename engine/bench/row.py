@@ -36,6 +36,7 @@ class Row(Child):
         arguments = [name, "-m", str(args.model.absolute())]
         arguments += ["-n", str(args.predict), "-p", str(prompt), "-t", str(args.threads)]
         arguments += ["--draft-experts", str(args.draft_experts), "--draft-length", str(args.draft_length)]
+        arguments += ["--temp", str(args.temp)]
         super().__init__(f"row {name}", __name__, arguments, library=library)
 
     def run(self, prompts: Sequence[Sequence[int]] | None = None) -> Figures:
@@ -50,7 +51,7 @@ def _ours(args: Namespace) -> Callable[[object], Figures]:
     from engine.events import Done, Timings, Tokens
     from engine.loop import generate
     from engine.native import CancelFlag
-    from engine.request import Request, Sampling
+    from engine.request import Request
 
     name = RowName.parse(args.row, NO_STORE)
     session = load_here(
@@ -60,13 +61,11 @@ def _ours(args: Namespace) -> Callable[[object], Figures]:
         store=False if name.ending else None,
     )
     tokens = session.vocab.tokenize(_text(), add_special=True, parse_special=True)
-    speculation = name.speculation(args)
+    sampling, speculation = name.sampling(args), name.speculation(args)
 
     def answer(prompt: Sequence[int], ids: list[int]) -> Timings:
         session.rewind(0)
-        request = Request(
-            tuple(prompt), Sampling(temperature=0.0), speculation, max_tokens=args.predict, ignore_eos=True
-        )
+        request = Request(tuple(prompt), sampling, speculation, max_tokens=args.predict, ignore_eos=True)
         for event in generate(session, request, CancelFlag()):
             if isinstance(event, Tokens):
                 ids += event.ids
@@ -129,6 +128,7 @@ def _main() -> None:
     parser.add_argument("-t", "--threads", type=int, required=True)
     parser.add_argument("--draft-experts", type=int, required=True)
     parser.add_argument("--draft-length", type=int, required=True)
+    parser.add_argument("--temp", type=float, required=True)
     args = parser.parse_args()
     serve(lambda: (_stock if args.row == STOCK else _ours)(args))
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.errors import BadRequest
-from engine.request import EXPANSIONS, MODES, Speculation
+from engine.request import EXPANSIONS, MODES, Sampling, Speculation
 
 STOCK = "stock"
 SYNC = "-sync"  # nothing overlaps
 NO_STORE = "-nostore"  # the library as it is without the expert store
+_SEED = 1
 
 #: Settings by the names they have in a row: fields of a Speculation, and how they are read.
 _SETTINGS: dict[str, tuple[str, Callable[[str], float]]] = {
@@ -54,9 +55,19 @@ class RowName:
             raise BadRequest(f"no row {text!r}", hint=f"{hint} {ends}") from None
         return cls(mode, settings, ending if text.endswith(ending) else "", text)
 
+    def sampling(self, args: Namespace) -> Sampling:
+        """As the bench's flags say, with one seed for all: in an exact mode rows draw the same."""
+        return Sampling(temperature=args.temp, seed=_SEED)
+
     def speculation(self, args: Namespace) -> Speculation:
         """As the mode drafts for a chat, but for what the row and the bench's flags say."""
         return replace(Speculation(self.mode, args.draft_experts, args.draft_length), **self.settings)
+
+
+def check_temperature(names: Sequence[str], temperature: float) -> None:
+    """Raises BadRequest where a row cannot draw."""
+    if temperature and STOCK in names:
+        raise BadRequest(f"{STOCK} draws the likeliest token only", hint="--temp 0, or --rows without it")
 
 
 def _setting(word: str) -> tuple[str, Any]:
