@@ -31,7 +31,7 @@ Scan = Callable[[], Iterator[Item]]
 Row: TypeAlias = Item | Leftover | str
 
 _EACH_S = 0.2  # between two redraws while models are found
-_COLUMNS = {"mark": 2, "word": 13, "quant": 9, "size": 10}
+_COLUMNS = {"mark": 2, "word": 14, "quant": 9, "size": 10}
 _WIDE = 64  # cells of a row that leave room for the quantisation
 _ORDER = {FITS: 0, DISK: 1, SLOW: 2, CANNOT: 3, UNREADABLE: 4}
 _STYLES = {FITS: "$text-success", DISK: "$text-primary", SLOW: "$text-warning"}
