@@ -100,6 +100,11 @@ class MemoryGovernor:
         return self._budget
 
     @property
+    def other_bytes(self) -> int:
+        """What of the budget is not for experts."""
+        return self._other
+
+    @property
     def slot_bytes(self) -> int:
         """What the slots take now, or will as soon as the running pass lets go of them."""
         return self._bytes

@@ -12,7 +12,7 @@ from toys import plan_for
 from engine.budget import Budget
 from engine.draft_context import KEPT_S, Annex
 from engine.errors import BadRequest, ModelError
-from engine.events import Prefill
+from engine.events import Prefill, Timings
 from engine.loop import generate
 from engine.native import CancelFlag
 from engine.paths import EMBEDDED_MODEL
@@ -40,12 +40,18 @@ def test_with_all_experts_a_context_apart_drafts_what_the_target_draws(apart: Se
 
 def test_what_few_experts_get_wrong_adds_up(apart: Session, passage: str) -> None:
     """The cells are its own, written by k' experts: drafts on the target's cells agree more often."""
-    prompt = prompt_of(apart, passage, 600)
     shared, alone = (
-        answer(apart, request(prompt, mode=mode, k=1, length=4, tokens=96)).timings
+        [
+            answer(apart, request(prompt, mode=mode, k=1, length=4, temperature=0.8, tokens=96)).timings
+            for prompt in (prompt_of(apart, passage[at:], 300) for at in (0, 3000, 9000))
+        ]
         for mode in ("s2-exact", "es")
     )
-    assert shared.draft_n_accepted / shared.draft_n > alone.draft_n_accepted / alone.draft_n
+    assert acceptance(shared) > acceptance(alone) + 0.02, "0.70 and 0.64 on one machine"
+
+
+def acceptance(answers: list[Timings]) -> float:
+    return sum(one.draft_n_accepted for one in answers) / sum(one.draft_n for one in answers)
 
 
 def test_another_chat_or_k_reads_what_is_not_known_yet(apart: Session, passage: str) -> None:
@@ -67,7 +73,7 @@ def budget(session: Session, slot_bytes: int) -> Iterator[Store]:
     assert store is not None
     assert governor is not None
     session.annex.close()
-    governor.set_budget(Budget(session.plan.other_bytes + slot_bytes))
+    governor.set_budget(Budget(governor.other_bytes + slot_bytes))
     try:
         yield store
     finally:
