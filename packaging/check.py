@@ -109,8 +109,12 @@ def try_program(trial: Trial, venv: Path) -> None:
         raise SetupError(f"--version does not know every part: {versions}")
     say("  " + ", ".join(versions.splitlines()))
     (library,) = venv.glob("lib/python3*/site-packages/llama_cpp/lib")
-    for kernels in (*_kernels(library), "oldest"):
-        say(f"  kernels {kernels}: {_with_kernels(trial, kernels)}")
+    answered = {kernels: _with_kernels(trial, kernels) for kernels in (*_kernels(library), "oldest")}
+    for kernels, answer in answered.items():
+        say(f"  kernels {kernels}: {answer or 'not on this machine'}")
+    chosen = versions.partition("kernels ")[2].split()[0]
+    if not answered[chosen] or not answered["oldest"]:
+        raise SetupError("kernels that must run here are said not to")
     starts = [trial.chat() for _ in range(3)]
     prompt, ready = (min(start[part] for start in starts) for part in (0, 1))
     say(f"  prompt after {prompt:.1f} s, model after {ready:.1f} s")
@@ -119,12 +123,13 @@ def try_program(trial: Trial, venv: Path) -> None:
 
 
 def _with_kernels(trial: Trial, kernels: str) -> str:
+    """An answer, and what the processor was used for; "" where it lacks what these kernels ask for."""
     try:
         said = trial.answer(S2CHAT_KERNELS=kernels)
     except SetupError as error:
         if "no such kernels run here" not in str(error):
             raise
-        return "not on this machine"
+        return ""
     loaded = json.loads(trial.said("doctor", "--json", S2CHAT_KERNELS=kernels))["native"]["value"]
     instructions = re.findall(r"(\w+) = 1", loaded["cpu_features"])
     return f"{said} [{', '.join(instructions)}]"

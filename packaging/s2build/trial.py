@@ -72,8 +72,10 @@ class Trial:
     def answer(self, **more: str) -> str:
         """A short answer of the model that ships, and its speed, as a line."""
         words = ("run", "--json", "--temp", "0", "-n", "24", "-p", "Name three rivers.")
-        found = json.loads(self.said(*words, **more))
-        self.said("stop")  # the engine would stay some seconds, for the next one
+        try:
+            found = json.loads(self.said(*words, **more))
+        finally:
+            self.said("stop")  # the engine, one that failed too, would stay some seconds and serve the next
         if not found["text"].strip():
             raise SetupError("the model that ships has nothing to say")
         return f"{found['timings']['predicted_per_second']:.0f} tok/s: {' '.join(found['text'].split())}"
