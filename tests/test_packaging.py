@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from s2build import locked
+from s2build import emulation, locked
 from s2build.artifact import check_wheels, forbid
 from s2build.deb import make_deb
-from s2build.emulation import PROCESSORS
+from s2build.emulation import PROCESSORS, Emulated
 from s2build.kernels import AARCH64, X86_64, Kernels, portable_preset
 from s2build.machine import find_compiler
 from s2build.problem import SetupError
@@ -31,6 +31,7 @@ from app.cli import main
 from engine import kernels
 from engine.errors import NativeError
 from engine.kernels import KERNELS_ENV, OLDEST, NativeBuild
+from engine.machine.cpu import all_features
 from engine.model import files_of
 from engine.paths import EMBEDDED_MODEL
 
@@ -108,8 +109,18 @@ def test_a_build_for_another_architecture_is_a_cross_build(
 def test_there_is_a_processor_to_emulate_for_each_of_the_kernels() -> None:
     for row in AARCH64:
         assert set(row.features) == set(PROCESSORS["aarch64"][row.name].features)
+
+
+def test_the_engine_takes_an_emulated_processor_for_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulation, "find_emulator", lambda machine: f"/usr/bin/qemu-{machine}")
     for name, processor in PROCESSORS["aarch64"].items():
-        assert build_of(AARCH64).choose({"fp", "asimd", *processor.features}) == name
+        entered = Emulated("aarch64", tmp_path).entered(processor)
+        assert entered[-1] == processor.model
+        (tmp_path / "proc").mkdir(exist_ok=True)
+        shutil.copy(entered[-2], tmp_path / "proc/cpuinfo")
+        assert build_of(AARCH64).choose(all_features(tmp_path)) == name
 
 
 @pytest.mark.parametrize(
