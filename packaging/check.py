@@ -1,8 +1,10 @@
-"""Builds what others install and tries it where nothing else is: `packaging/check`.
+"""Builds what others install and tries it where nothing else is: `packaging/check [PART ...]`.
 
-The wheels are installed into a fresh environment for every Python of ours that is here, without a compiler,
-an index or a network; then the package goes through dpkg's whole life below an empty root: installed,
-upgraded, removed, purged.
+wheels: installed into a fresh environment for every Python of ours that is here (on PATH or pyenv's), without
+a compiler, an index or a network. deb: the package goes through dpkg's whole life below an empty root:
+installed, upgraded, removed, purged. gates: the tests of exactness, with each of the wheel's kernels that
+this processor can run. arm64: wheels and package are cross-built, and the package is installed on an emulated
+machine, where it answers with each of its kernels. Without a word all four.
 """
 
 from __future__ import annotations
@@ -14,24 +16,29 @@ import platform
 import re
 import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from contextlib import closing
 from pathlib import Path
 
 from s2build.artifact import check_wheels
 from s2build.cache import Cache
-from s2build.children import run
+from s2build.children import must, run
 from s2build.console import say
-from s2build.deb import make_deb
+from s2build.deb import ARCHITECTURES, make_deb
+from s2build.dpkg import Dpkg
+from s2build.emulation import PROCESSORS, make_emulated
 from s2build.problem import SetupError
 from s2build.recipe import REPOSITORY
 from s2build.trial import Trial, without_network
 from s2build.wheelhouse import PYTHONS, make_wheelhouse, s2chat_version
 
 DIST = REPOSITORY / "dist"
+_PARTS = ("wheels", "deb", "gates", "arm64")
+_ARM64 = "aarch64"
+_CHOOSE = "from engine.kernels import native_build; native_build().chosen"
 _PROMPT_S = 2.0  # from the command to a prompt that takes text, on two cores
 
 
@@ -39,23 +46,37 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="packaging/check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="*", choices=("wheels", "deb", []), help="only this")
-    what = parser.parse_args().what or ("wheels", "deb")
+    parser.add_argument("what", nargs="*", choices=(*_PARTS, []), help="only this")
+    what = parser.parse_args().what or _PARTS
     began = time.monotonic()
-    wheels = DIST / "wheels"
+    here = platform.machine()
     try:
-        make_wheelhouse(wheels, platform.machine(), Cache.default())
-        say(f"wheels: {_megabytes(wheels)}, glibc {check_wheels(wheels)} or newer, {_since(began)}")
         with tempfile.TemporaryDirectory(prefix="s2chat-check-") as folder:
+            if {"wheels", "deb", "gates"} & set(what):
+                wheels = made_wheels(here)
             if "wheels" in what:
                 try_wheels(wheels, Path(folder))
             if "deb" in what:
                 try_deb(wheels, Path(folder))
+            if "gates" in what:
+                try_gates(wheels, Path(folder))
+            if "arm64" in what and here != _ARM64:
+                try_emulated(made_wheels(_ARM64), Path(folder), _ARM64)
     except SetupError as error:
         say(f"packaging/check: {error}")
         return 1
     say(f"all of it holds, {_since(began)}")
     return 0
+
+
+def made_wheels(machine: str) -> Path:
+    """The folder of wheels for one architecture, made and looked through."""
+    began = time.monotonic()
+    wheels = DIST / f"wheels-{ARCHITECTURES[machine]}"
+    make_wheelhouse(wheels, machine, Cache.default())
+    glibc = check_wheels(wheels, machine)
+    say(f"{wheels.name}: {_megabytes(wheels)}, glibc {glibc} or newer, {_since(began)}")
+    return wheels
 
 
 def try_wheels(wheels: Path, folder: Path) -> None:
@@ -66,10 +87,10 @@ def try_wheels(wheels: Path, folder: Path) -> None:
     for number, python in enumerate(pythons):
         began = time.monotonic()
         venv = folder / f"venv{number}"
-        _must([python, "-I", "-m", "venv", venv])
+        must([python, "-I", "-m", "venv", venv])
         options = ("--isolated", "--quiet", "--no-index", "--find-links", wheels)
         nothing = {"PATH": "/nonexistent", "HOME": str(folder)}
-        _must(
+        must(
             [*without_network(), venv / "bin/python", "-I", "-m", "pip", "install", *options, "s2chat"],
             nothing,
         )
@@ -87,9 +108,13 @@ def try_program(trial: Trial, venv: Path) -> None:
     if "?" in versions:
         raise SetupError(f"--version does not know every part: {versions}")
     say("  " + ", ".join(versions.splitlines()))
-    (facts,) = venv.glob("lib/python3*/site-packages/llama_cpp/lib/s2-build.json")
-    for kernels in (*json.loads(facts.read_text())["kernels"], "oldest"):
-        say(f"  kernels {kernels}: {_with_kernels(trial, kernels)}")
+    (library,) = venv.glob("lib/python3*/site-packages/llama_cpp/lib")
+    answered = {kernels: _with_kernels(trial, kernels) for kernels in (*_kernels(library), "oldest")}
+    for kernels, answer in answered.items():
+        say(f"  kernels {kernels}: {answer or 'not on this machine'}")
+    chosen = versions.partition("kernels ")[2].split()[0]
+    if not answered[chosen] or not answered["oldest"]:
+        raise SetupError("kernels that must run here are said not to")
     starts = [trial.chat() for _ in range(3)]
     prompt, ready = (min(start[part] for start in starts) for part in (0, 1))
     say(f"  prompt after {prompt:.1f} s, model after {ready:.1f} s")
@@ -98,12 +123,13 @@ def try_program(trial: Trial, venv: Path) -> None:
 
 
 def _with_kernels(trial: Trial, kernels: str) -> str:
+    """An answer, and what the processor was used for; "" where it lacks what these kernels ask for."""
     try:
         said = trial.answer(S2CHAT_KERNELS=kernels)
     except SetupError as error:
         if "no such kernels run here" not in str(error):
             raise
-        return "not on this machine"
+        return ""
     loaded = json.loads(trial.said("doctor", "--json", S2CHAT_KERNELS=kernels))["native"]["value"]
     instructions = re.findall(r"(\w+) = 1", loaded["cpu_features"])
     return f"{said} [{', '.join(instructions)}]"
@@ -114,48 +140,100 @@ def try_deb(wheels: Path, folder: Path) -> None:
     deb = make_deb(wheels, DIST, platform.machine())
     later = make_deb(wheels, folder, platform.machine(), version=f"{s2chat_version()}+later")
     say(f"{deb.name}: {_megabytes(deb)}")
-    dpkg = Dpkg(folder / "root")
-    home = folder / "debhome"
-    trial = _trial(dpkg.root / "usr/bin/s2chat", home, dpkg.root / "run/user/1000")
+    root, home = folder / "root", folder / "debhome"
+    dpkg = Dpkg.below(root)
+    trial = _trial(root / "usr/bin/s2chat", home, root / "run/user/1000")
     began = time.monotonic()
     dpkg.do("--install", deb)
-    say(f"  installed, {_megabytes(dpkg.root)}, {_since(began)}")
+    say(f"  installed, {_megabytes(root)}, {_since(began)}")
+    _model_once(root)
     say(f"  {trial.answer()}")
     trial.chat("What is a river?")
-    trial.said("models", "pack", "--yes", _own_model(home, dpkg.root))
+    trial.said("models", "pack", "--yes", _own_model(home, root))
     for what, action in (("upgrade", ("--install", later)), ("removal", ("--remove", "s2chat"))):
         before = _kept(trial)
         with trial.serving() as engine:
             dpkg.do(*action)
             if engine.poll() is None:
                 raise SetupError(f"{what} leaves s2chat serve at work")
-        _nothing_left(dpkg.root, f"{what}", gone=what == "removal")
+        _nothing_left(root, f"{what}", gone=what == "removal")
         if _kept(trial) != before:
             raise SetupError(f"{what} changed what is the user's: {before} became {_kept(trial)}")
         if what == "upgrade":
             say(f"  upgraded: {trial.answer()}")
-            trial.said("models", "check", _own_model(home, dpkg.root))
+            trial.said("models", "check", _own_model(home, root))
     dpkg.do("--purge", "s2chat")
     if _kept(trial) != before:
         raise SetupError("purging took something that is the user's")
     say(f"  removed and purged; kept: {', '.join(sorted(before))}")
 
 
-class Dpkg:
-    """A package database and file tree of its own; maintainer scripts see it as DPKG_ROOT."""
+def try_gates(wheels: Path, folder: Path) -> None:
+    """The exactness tests of the checkout on the library of the wheel, once for each of its kernels."""
+    python = REPOSITORY / ".venv/bin/python"
+    if not run([python, "-c", "import pytest"]).ok:
+        raise SetupError("the gates need what tests need: packaging/python packaging/setup.py --dev --cpu")
+    (native,) = wheels.glob("llama_cpp_python-*.whl")
+    with zipfile.ZipFile(native) as archive:
+        archive.extractall(folder / "native")
+    library = folder / "native/llama_cpp/lib"
+    for kernels in (*_kernels(library), "oldest"):
+        began = time.monotonic()
+        there = {**os.environ, "LLAMA_CPP_LIB_PATH": str(library), "S2CHAT_KERNELS": kernels}
+        if not run([python, "-c", _CHOOSE], cwd=REPOSITORY, env=there).ok:
+            say(f"gates with {kernels}: not on this machine")
+            continue
+        gates = run([python, "-m", "pytest", "--quiet", "tests/gates"], cwd=REPOSITORY, env=there)
+        if not gates.ok:
+            raise SetupError(f"gates with {kernels} do not hold:\n{gates.output}")
+        say(f"gates with {kernels}: {gates.output.strip().splitlines()[-1]}, {_since(began)}")
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        for name in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "var/log"):
-            (root / name).mkdir(parents=True)
-        (root / "var/lib/dpkg/status").touch()
 
-    def do(self, *words: str | Path) -> None:
-        # The root holds no other package; that ours names the right ones is not shown here.
-        forced = ("--force-script-chrootless", "--force-depends", "--force-not-root")
-        log = f"--log={self.root}/var/log/dpkg.log"
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8"}
-        _must([*without_network(), "dpkg", f"--root={self.root}", *forced, log, *words], environment)
+def try_emulated(wheels: Path, folder: Path, machine: str) -> None:
+    """The package of another architecture on an emulated machine: a processor for each of its kernels."""
+    deb = make_deb(wheels, DIST, machine)
+    say(f"{deb.name}: {_megabytes(deb)}")
+    there = make_emulated(machine, folder / machine, ("python3", "libstdc++6"))
+    before, began = _bytes(there.root), time.monotonic()
+    shutil.copy(deb, there.root / "s2chat.deb")
+    processors = PROCESSORS[machine]
+    dpkg = Dpkg.inside(there.entered(processors["oldest"]))
+    dpkg.do("--install", "/s2chat.deb")
+    (there.root / "s2chat.deb").unlink()
+    say(f"  installed, {(_bytes(there.root) - before) / 1e6:.0f} MB, {_since(began)}")
+    _model_once(there.root)
+    home = Path("/root")
+    for kernels, processor in processors.items():
+        began = time.monotonic()
+        entered = there.entered(processor)
+        trial = Trial(Path("/usr/bin/s2chat"), home, Path("/run"), entered, timeout_s=900.0)
+        if f"kernels {kernels}" not in " ".join(trial.said("--version").split()):
+            raise SetupError(
+                f"{processor.model} is not given the kernels {kernels}: {trial.said('--version')}"
+            )
+        say(f"  {kernels} on {processor.model}: {trial.answer()}, {_since(began)}")
+    dpkg.do("--purge", "s2chat")
+    _nothing_left(there.root, "purging", gone=True)
+    if not (there.root / "root/.local/state/s2chat").exists():
+        raise SetupError("purging took something that is the user's")
+    say("  purged")
+
+
+def _kernels(library: Path) -> list[str]:
+    return list(json.loads((library / "s2-build.json").read_text())["kernels"])
+
+
+def _model_once(root: Path) -> None:
+    """Whether the model lies where it is installed and nowhere else, inside a wheel or outside."""
+    files = [path for path in root.rglob("*.gguf") if not path.is_symlink()]
+    astray = [path for path in files if path.parent != root / "usr/share/s2chat"]
+    for wheel in root.glob("usr/lib/s2chat/wheels/*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            astray += [wheel / name for name in archive.namelist() if name.endswith(".gguf")]
+    if not files or astray:
+        raise SetupError(
+            f"the model that ships lies a second time: {astray}" if files else "no model is there"
+        )
 
 
 def _kept(trial: Trial) -> dict[str, object]:
@@ -205,22 +283,19 @@ def _trial(program: Path, home: Path, runtime: Path) -> Trial:
 
 def _python(version: str) -> str:
     """Such a Python, "" where there is none that runs."""
-    found = shutil.which(f"python{version}")
-    works = found and run([found, "-I", "-c", "import ensurepip"]).ok
-    return found if found and works else ""
-
-
-def _must(command: list[str | Path], environment: dict[str, str] | None = None) -> None:
-    done = subprocess.run(
-        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment or os.environ
-    )
-    if done.returncode:
-        raise SetupError(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+    name = f"python{version}"
+    own = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/{name}"))
+    found = [str(path) for path in (shutil.which(name), *own) if path]
+    return next((path for path in found if run([path, "-I", "-c", "import ensurepip"]).ok), "")
 
 
 def _megabytes(path: Path) -> str:
+    return f"{_bytes(path) / 1e6:.0f} MB"
+
+
+def _bytes(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
-    return f"{sum(file.lstat().st_size for file in files if not file.is_dir()) / 1e6:.0f} MB"
+    return sum(file.lstat().st_size for file in files if file.is_symlink() or file.is_file())
 
 
 def _since(began: float) -> str:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from s2build.cache import Cache
-from s2build.children import Command, first_line, run
+from s2build.children import Command, run
 from s2build.console import say
-from s2build.machine import Compiler, checked, jobs_here
+from s2build.emulation import find_emulator
+from s2build.machine import find_compiler, jobs_here
 from s2build.problem import SetupError
 from s2build.recipe import NATIVE, make_inputs
 from s2build.source import fetch_sdist, make_source
@@ -40,7 +40,6 @@ VARIANTS = {
         "256-bit SVE (Graviton 3)", "armv8.4-a+dotprod+fp16+i8mm+sve", "max,sve-default-vector-length=32"
     ),
 }
-_INSTALL = "a cross compiler and an emulator are needed: sudo apt install g++-aarch64-linux-gnu qemu-user"
 
 
 def main() -> int:
@@ -62,7 +61,7 @@ def main() -> int:
 
 def check(names: list[str], types: list[str]) -> bool:
     """Whether the kernels are right on every processor named."""
-    emulator, compiler = find_emulator(), find_cross_compiler()
+    emulator, compiler = find_emulator("aarch64"), find_compiler("aarch64")
     cache = Cache.default()
     inputs = make_inputs(preset="neon-check", compiler=compiler.text, cpu="aarch64", patched=True)
     tree = cache.trees / f"{inputs.tree_key}-neon-check"
@@ -77,20 +76,6 @@ def check(names: list[str], types: list[str]) -> bool:
             say(f"{VARIANTS[name].what}:")
             right &= run_check([emulator, "-cpu", VARIANTS[name].cpu, program, *types])
     return right
-
-
-def find_emulator() -> str:
-    found = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
-    if not found:
-        raise SetupError(_INSTALL)
-    return found
-
-
-def find_cross_compiler() -> Compiler:
-    c, cxx = (shutil.which(f"aarch64-linux-gnu-{name}") for name in ("gcc", "g++"))
-    if not c or not cxx:
-        raise SetupError(_INSTALL)
-    return checked(Compiler(c, cxx, first_line([cxx, "--version"])))
 
 
 def built_check(tree: Path, tools: Path, environment: dict[str, str], name: str) -> Path:

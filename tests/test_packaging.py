@@ -6,6 +6,7 @@ The rest is `packaging/check`: it builds everything, which takes minutes.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -16,10 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from s2build import locked
+from s2build import emulation, locked
 from s2build.artifact import check_wheels, forbid
 from s2build.deb import make_deb
+from s2build.emulation import PROCESSORS, Emulated
 from s2build.kernels import AARCH64, X86_64, Kernels, portable_preset
+from s2build.machine import find_compiler
 from s2build.problem import SetupError
 from s2build.recipe import REPOSITORY, UPSTREAM_COMMIT, UPSTREAM_VERSION
 from s2build.wheelhouse import PYTHONS, s2chat_version
@@ -28,6 +31,7 @@ from app.cli import main
 from engine import kernels
 from engine.errors import NativeError
 from engine.kernels import KERNELS_ENV, OLDEST, NativeBuild
+from engine.machine.cpu import all_features
 from engine.model import files_of
 from engine.paths import EMBEDDED_MODEL
 
@@ -87,6 +91,38 @@ def test_a_portable_build_starts_from_the_oldest_processor() -> None:
         portable_preset("riscv64")
 
 
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_a_build_for_another_architecture_is_a_cross_build(
+    machine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for here in ("x86_64", "aarch64"):
+        monkeypatch.setattr(platform, "machine", lambda here=here: here)
+        defines = portable_preset(machine).defines
+        assert defines.get("CMAKE_SYSTEM_PROCESSOR") == (None if machine == here else machine)
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "g++")  # names one for this machine
+    with pytest.raises(SetupError, match=rf"install g\+\+-{machine.replace('_', '-')}-linux-gnu"):
+        find_compiler(machine)
+
+
+def test_there_is_a_processor_to_emulate_for_each_of_the_kernels() -> None:
+    for row in AARCH64:
+        assert set(row.features) == set(PROCESSORS["aarch64"][row.name].features)
+
+
+def test_the_engine_takes_an_emulated_processor_for_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulation, "find_emulator", lambda machine: f"/usr/bin/qemu-{machine}")
+    for name, processor in PROCESSORS["aarch64"].items():
+        entered = Emulated("aarch64", tmp_path).entered(processor)
+        assert entered[-1] == processor.model
+        (tmp_path / "proc").mkdir(exist_ok=True)
+        shutil.copy(entered[-2], tmp_path / "proc/cpuinfo")
+        assert build_of(AARCH64).choose(all_features(tmp_path)) == name
+
+
 @pytest.mark.parametrize(
     "name",
     ["jetson_stats-7.2.2.whl", "jtop/core.py", "libcudart.so.12", "lib/libggml-cuda.so", "libcuda.so.1"],
@@ -101,7 +137,7 @@ def test_a_wheel_without_a_notice_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "stranger-1-py3-none-any.whl", "w") as archive:
         archive.writestr("stranger.py", "")
     with pytest.raises(SetupError, match="stranger is not among the notices"):
-        check_wheels(tmp_path)
+        check_wheels(tmp_path, platform.machine())
 
 
 def test_the_notices_name_the_versions_that_are_built() -> None:
@@ -151,7 +187,42 @@ def deb(tmp_path: Path) -> Path:
         pytest.skip("no dpkg-deb here")
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels/one.whl").write_text("one")
+    own_wheel(tmp_path / "wheels/s2chat-1-py3-none-any.whl")
     return make_deb(tmp_path / "wheels", tmp_path, "x86_64")
+
+
+def own_wheel(wheel: Path) -> None:
+    """Ours in small: code, a model of two files, the list of all."""
+    files = {"app/cli.py": "code", "assets/m-1.gguf": "first", "assets/m-2.gguf": "second"}
+    record = "s2chat-1.dist-info/RECORD"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+        archive.writestr(record, "".join(f"{name},sha256=x,1\n" for name in (*files, record)))
+
+
+def test_a_package_holds_the_model_once(deb: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--extract", deb, tmp_path / "root"], check=True)
+    models = tmp_path / "root/usr/share/s2chat"
+    assert {path.name: path.read_text() for path in models.iterdir()} == {
+        "m-1.gguf": "first",
+        "m-2.gguf": "second",
+    }
+    with zipfile.ZipFile(tmp_path / "root/usr/lib/s2chat/wheels/s2chat-1-py3-none-any.whl") as archive:
+        assert archive.namelist() == ["app/cli.py", "s2chat-1.dist-info/RECORD"]
+        record = archive.read("s2chat-1.dist-info/RECORD").decode()
+    assert record == "app/cli.py,sha256=x,1\ns2chat-1.dist-info/RECORD,sha256=x,1\n"
+    with zipfile.ZipFile(tmp_path / "wheels/s2chat-1-py3-none-any.whl") as archive:
+        assert "assets/m-1.gguf" in archive.namelist()  # the wheelhouse keeps its own
+
+
+def test_a_wheel_without_its_model_is_not_packaged(tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "s2chat-1-py3-none-any.whl", "w") as archive:
+        archive.writestr("app/cli.py", "code")
+    with pytest.raises(SetupError, match="holds no model"):
+        make_deb(wheels, tmp_path, "x86_64")
 
 
 def test_the_package_says_what_it_needs_and_who_owns_it(deb: Path) -> None:

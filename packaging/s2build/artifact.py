@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import tempfile
 import zipfile
@@ -20,21 +21,27 @@ _SYMBOL = re.compile(r"\bGLIBC_(\d+)\.(\d+)")
 _NEEDED = re.compile(r"^\s*NEEDED\s+(\S+)", re.MULTILINE)
 
 
-def check_wheels(folder: Path) -> str:
+def check_wheels(folder: Path, machine: str) -> str:
     """The oldest glibc that will do for all wheels, as in 2.34. Raises SetupError for what must not be."""
+    objdump = _objdump(machine)
     notices = (REPOSITORY / "packaging/THIRD_PARTY.md").read_text().lower()
     newest = (0, 0)
     for wheel in sorted(folder.iterdir()):
         name = wheel.name.split("-")[0].lower().replace("_", "-")
         if not re.search(rf"(^|[^\w-]){re.escape(name)}($|[^\w-])", notices):
             raise SetupError(f"{name} is not among the notices of packaging/THIRD_PARTY.md")
-        newest = max(newest, _check_wheel(wheel))
+        newest = max(newest, _check_wheel(wheel, objdump))
     if newest > GLIBC:
         raise SetupError(f"the wheels need glibc {newest[0]}.{newest[1]}")
     return f"{newest[0]}.{newest[1]}"
 
 
-def _check_wheel(wheel: Path) -> tuple[int, int]:
+def _objdump(machine: str) -> str:
+    """The one of the machine's own tools knows no other architecture."""
+    return "objdump" if machine == platform.machine() else f"{machine}-linux-gnu-objdump"
+
+
+def _check_wheel(wheel: Path, objdump: str) -> tuple[int, int]:
     """The glibc a wheel needs, (0, 0) where it holds no library."""
     newest = (0, 0)
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as temporary:
@@ -42,12 +49,12 @@ def _check_wheel(wheel: Path) -> tuple[int, int]:
         forbid(wheel, [wheel.name, *names])
         for name in names:
             if ".so" in name:
-                newest = max(newest, _check_library(wheel, Path(archive.extract(name, temporary))))
+                newest = max(newest, _check_library(wheel, Path(archive.extract(name, temporary)), objdump))
     return newest
 
 
-def _check_library(wheel: Path, library: Path) -> tuple[int, int]:
-    read = run(["objdump", "-p", "-T", library])
+def _check_library(wheel: Path, library: Path, objdump: str) -> tuple[int, int]:
+    read = run([objdump, "-p", "-T", library])
     if not read.ok:
         raise SetupError(f"{library.name} in {wheel.name} cannot be read: {read.output.strip()}")
     forbid(wheel, _NEEDED.findall(read.output))

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from s2build.problem import SetupError
+
 _LEASH = str(Path(__file__).with_name("leash.py"))
 
 Command = Sequence[str | Path]
@@ -53,6 +55,13 @@ def run(
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
+
+
+def must(command: Command, environment: Mapping[str, str] | None = None) -> None:
+    """Runs `command` to its end. Raises SetupError with all it printed when it fails."""
+    outcome = run(command, env=environment)
+    if not outcome.ok:
+        raise SetupError(f"{' '.join(map(str, command))} failed:\n{outcome.output}")
 
 
 def first_line(command: Sequence[str]) -> str:

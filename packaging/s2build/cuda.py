@@ -38,7 +38,8 @@ class Preset:
     """What the native library is built for. `name` is part of the cache key, `defines` go to CMake.
 
     `platform` is the tag of a wheel for other machines than this one, "" for this one alone; `kernels` are
-    those it brings beside the oldest ones, with the processor features each asks for, best first.
+    those it brings beside the oldest ones, with the processor features each asks for, best first. `machine`
+    is the architecture, "" for this machine's.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Preset:
     nvcc: str = ""
     platform: str = ""
     kernels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    machine: str = ""
 
     @property
     def cuda(self) -> bool:

@@ -13,6 +13,7 @@ from s2build.console import Step
 from s2build.kernels import GLIBC
 from s2build.problem import SetupError
 from s2build.recipe import REPOSITORY
+from s2build.shipped import take_out_model
 from s2build.wheelhouse import PYTHONS, s2chat_version
 
 _FILES = REPOSITORY / "packaging/deb"
@@ -49,7 +50,9 @@ def make_deb(wheelhouse: Path, folder: Path, machine: str, *, version: str = "")
 
 def _fill(root: Path, wheelhouse: Path, version: str) -> None:
     """The files as they will lie below /."""
-    shutil.copytree(wheelhouse, root / "usr/lib/s2chat/wheels", copy_function=_link)
+    wheels = root / "usr/lib/s2chat/wheels"
+    shutil.copytree(wheelhouse, wheels, copy_function=_link)
+    _set_model_apart(wheels, root / "usr/share/s2chat")
     for name, place in _PLACES.items():
         _write(root / place / name, (_FILES / name).read_text())
     documents = root / "usr/share/doc/s2chat"
@@ -83,6 +86,15 @@ def _describe(root: Path, version: str, machine: str) -> None:
     for name in _SCRIPTS:
         _write(root / "DEBIAN" / name, (_FILES / name).read_text())
         (root / "DEBIAN" / name).chmod(0o755)
+
+
+def _set_model_apart(wheels: Path, folder: Path) -> None:
+    """postinst links the environment it makes to the files in `folder`."""
+    (own,) = wheels.glob("s2chat-*.whl")
+    thinner = own.with_suffix(".thinner")
+    if not take_out_model(own, thinner, folder):
+        raise SetupError(f"{own.name} holds no model")
+    thinner.replace(own)
 
 
 def _link(source: str, target: str) -> None:

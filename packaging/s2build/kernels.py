@@ -44,6 +44,11 @@ _TABLES = {"x86_64": X86_64, "aarch64": AARCH64}
 _X86_OPTIONS = ("SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C", "AVX_VNNI", "AVX512")
 
 
+def features_of(machine: str, name: str) -> tuple[str, ...]:
+    """What the kernels of that name ask for."""
+    return next(row.features for row in _TABLES[machine] if row.name == name)
+
+
 def portable_preset(machine: str = platform.machine()) -> Preset:
     """A build for every processor of this architecture, CPU only."""
     if machine not in _TABLES:
@@ -55,9 +60,16 @@ def portable_preset(machine: str = platform.machine()) -> Preset:
         else {"GGML_CPU_ARM_ARCH": "armv8-a"}
     )
     listed = ";".join(",".join((row.name, *row.flags)) for row in table)
+    elsewhere = {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": machine}
     return Preset(
         name=f"portable {machine}",
-        defines={"GGML_NATIVE": "OFF", **oldest, "S2_KERNELS": listed},
+        defines={
+            "GGML_NATIVE": "OFF",
+            **oldest,
+            "S2_KERNELS": listed,
+            **(elsewhere if machine != platform.machine() else {}),
+        },
         platform=f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{machine}",
         kernels={row.name: row.features for row in table},
+        machine=machine,
     )

@@ -38,8 +38,13 @@ class Compiler:
         return int(match.group(1)) if match else 0
 
 
-def find_compiler() -> Compiler:
-    """The compiler CC and CXX name, or the system's. Raises SetupError when there is none that will do."""
+def find_compiler(machine: str = "") -> Compiler:
+    """The compiler for `machine`, this one where none is named: what CC and CXX name, or the system's.
+
+    Raises SetupError when there is none that will do.
+    """
+    if machine not in ("", platform.machine()):
+        return _find_cross_compiler(machine)
     named = os.environ.get("CC"), os.environ.get("CXX")
     pairs = (
         [(named[0] or "cc", named[1])] if named[1] else [("cc", "c++"), ("gcc", "g++"), ("clang", "clang++")]
@@ -49,6 +54,14 @@ def find_compiler() -> Compiler:
         if c_path and cxx_path:
             return checked(Compiler(c_path, cxx_path, first_line([cxx_path, "--version"])))
     raise SetupError(f"a C++ compiler is needed to build the native library: {_INSTALL_COMPILER}")
+
+
+def _find_cross_compiler(machine: str) -> Compiler:
+    c, cxx = (shutil.which(f"{machine}-linux-gnu-{name}") for name in ("gcc", "g++"))
+    if not c or not cxx:
+        package = f"g++-{machine.replace('_', '-')}-linux-gnu"
+        raise SetupError(f"a compiler for {machine} is needed: sudo apt install {package}")
+    return checked(Compiler(c, cxx, first_line([cxx, "--version"])))
 
 
 def checked(compiler: Compiler) -> Compiler:

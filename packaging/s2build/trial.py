@@ -14,12 +14,11 @@ import subprocess
 import termios
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from s2build.problem import SetupError
 
-_TIMEOUT_S = 120.0
 _PROMPT, _READY = (
     b"Enter sends",
     b"ready",
@@ -36,11 +35,16 @@ def without_network() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Trial:
-    """`program` is the installed command, `home` what is its user's, `runtime` where sockets lie."""
+    """`program` is the installed command, `home` what is its user's, `runtime` where sockets lie.
+
+    `before` is what every command is preceded by, `timeout_s` how long one may take.
+    """
 
     program: Path
     home: Path
     runtime: Path
+    before: tuple[str, ...] = field(default_factory=without_network)
+    timeout_s: float = 120.0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -54,10 +58,10 @@ class Trial:
     def said(self, *words: str, **more: str) -> str:
         """What a command prints. Raises SetupError when it fails."""
         done = subprocess.run(
-            [*without_network(), self.program, *words],
+            [*self.before, self.program, *words],
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=self.timeout_s,
             stdin=subprocess.DEVNULL,
             env={**self.environment, **more},
         )
@@ -68,8 +72,10 @@ class Trial:
     def answer(self, **more: str) -> str:
         """A short answer of the model that ships, and its speed, as a line."""
         words = ("run", "--json", "--temp", "0", "-n", "24", "-p", "Name three rivers.")
-        found = json.loads(self.said(*words, **more))
-        self.said("stop")  # the engine would stay some seconds, for the next one
+        try:
+            found = json.loads(self.said(*words, **more))
+        finally:
+            self.said("stop")  # the engine, one that failed too, would stay some seconds and serve the next
         if not found["text"].strip():
             raise SetupError("the model that ships has nothing to say")
         return f"{found['timings']['predicted_per_second']:.0f} tok/s: {' '.join(found['text'].split())}"
@@ -80,7 +86,7 @@ class Trial:
             began, seen = time.monotonic(), b""
             prompt = ready = 0.0
             while not (prompt and ready):
-                if time.monotonic() - began > _TIMEOUT_S:
+                if time.monotonic() - began > self.timeout_s:
                     raise SetupError(f"the chat does not open: {seen[-400:]!r}")
                 seen += os.read(leader, 65536)
                 prompt = prompt or (time.monotonic() - began if _PROMPT in seen else 0.0)
@@ -99,7 +105,7 @@ class Trial:
         leader, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         process = subprocess.Popen(
-            [*without_network(), self.program],
+            [*self.before, self.program],
             stdin=follower,
             stdout=follower,
             stderr=follower,
@@ -109,7 +115,7 @@ class Trial:
         os.close(follower)
         try:
             yield process, leader
-            process.wait(_TIMEOUT_S)
+            process.wait(self.timeout_s)
         finally:
             process.kill()
             process.wait()
@@ -123,7 +129,7 @@ class Trial:
         try:
             began = time.monotonic()
             while not list(self.runtime.glob("s2chat/*.sock")):
-                if time.monotonic() - began > _TIMEOUT_S:
+                if time.monotonic() - began > self.timeout_s:
                     raise SetupError("s2chat serve does not answer")
                 time.sleep(0.1)
             yield process

@@ -24,9 +24,9 @@ _CUDA_LIBRARY = "llama_cpp/lib/libggml-cuda.so"
 def native_wheel(
     preset: Preset, *, patched: bool = True, keep_tree: bool = False, cache: Cache | None = None
 ) -> Path:
-    """The wheel for this machine. `keep_tree` keeps the objects: the next build compiles only changes."""
+    """The wheel that `preset` describes. `keep_tree` keeps the objects for the next build."""
     cache = cache or Cache.default()
-    compiler = find_compiler()
+    compiler = find_compiler(preset.machine)
     cpu = preset.platform or cpu_features()
     inputs = make_inputs(preset=preset.name, compiler=compiler.text, cpu=cpu, patched=patched)
     wheel = cache.wheel(inputs.key)
