@@ -33,6 +33,12 @@ def session(loader: Loader) -> Session:
     return session
 
 
+@pytest.fixture
+def warm(loader: Loader) -> Session:
+    """The same with what earlier gates have left in the cache: a prompt of that text is not read again."""
+    return loader.get(threads=2)
+
+
 @pytest.fixture(scope="session")
 def passage() -> str:
     """Some ten thousand tokens to fill a context with: sources of the engine as they once were, because what

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from decoding import Loader, answer, cache_bytes, prompt_of, request
@@ -29,22 +30,37 @@ def go_on(
     return result.ids, result.cache
 
 
-def without_cancel(
-    session: Session, prompt: tuple[int, ...], count: int
-) -> tuple[tuple[int, ...], tuple[tuple[int, ...], bytes]]:
-    session.rewind(0)
-    plain = answer(session, request(prompt, tokens=count))
-    return plain.ids, go_on(session, prompt, plain.ids)
+Served = tuple[tuple[int, ...], tuple[tuple[int, ...], bytes]]
+WithoutCancel = Callable[[tuple[int, ...], int], Served]
+
+
+@pytest.fixture(scope="module")
+def without_cancel(loader: Loader) -> WithoutCancel:
+    """So many tokens of an answer, and the turn behind it, in an engine that nobody interrupts; each once."""
+    session = loader.get(threads=2)
+
+    @functools.cache
+    def served(prompt: tuple[int, ...], count: int) -> Served:
+        session.rewind(0)
+        plain = answer(session, request(prompt, tokens=count))
+        return plain.ids, go_on(session, prompt, plain.ids)
+
+    return served
 
 
 @pytest.mark.parametrize("mode", ["ar", "s2-exact", "es", "cascade"])
 @pytest.mark.parametrize("passes", [1, 2, 3, 5, 6, 7, 13])
 def test_cancel_before_any_pass_of_a_block(
-    session: Session, passage: str, mode: str, passes: int, monkeypatch: pytest.MonkeyPatch
+    warm: Session,
+    passage: str,
+    without_cancel: WithoutCancel,
+    mode: str,
+    passes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The flag is up when the pass number `passes` begins: a draft step, one that catches up, or the verify
     pass."""
-    prompt = prompt_of(session, passage, 300)
+    prompt = prompt_of(warm, passage, 300)
     flag, plain_decode, seen = CancelFlag(), Context.decode, 0
 
     def decode(cells: Context, tokens: Sequence[int], start: int, *, all_logits: bool) -> None:
@@ -55,18 +71,20 @@ def test_cancel_before_any_pass_of_a_block(
         plain_decode(cells, tokens, start, all_logits=all_logits)
 
     monkeypatch.setattr(Context, "decode", decode)
-    cut = answer(session, request(prompt, mode=mode, length=4), cancel=flag)
+    cut = answer(warm, request(prompt, mode=mode, length=4), cancel=flag)
     monkeypatch.undo()
     assert cut.reason == "cancel"
     assert cut.cells == len(prompt) + len(cut.ids) - 1
-    again = go_on(session, prompt, cut.ids)
-    ids, expected = without_cancel(session, prompt, len(cut.ids))
+    again = go_on(warm, prompt, cut.ids)
+    ids, expected = without_cancel(prompt, len(cut.ids))
     assert cut.ids == ids
     assert again == expected
 
 
 @pytest.mark.parametrize("milliseconds", [1, 7, 20, 33, 61, 100])
-def test_cancel_from_another_thread_at_any_moment(session: Session, passage: str, milliseconds: int) -> None:
+def test_cancel_from_another_thread_at_any_moment(
+    session: Session, passage: str, without_cancel: WithoutCancel, milliseconds: int
+) -> None:
     prompt = prompt_of(session, passage, 300)
     flag, ids, reason = CancelFlag(), list[int](), ""
     timer = threading.Timer(milliseconds / 1e3, flag.set)
@@ -82,12 +100,12 @@ def test_cancel_from_another_thread_at_any_moment(session: Session, passage: str
     assert cache_bytes(session)
     if reason == "cancel":
         again = go_on(session, prompt, ids)
-        plain, expected = without_cancel(session, prompt, len(ids))
+        plain, expected = without_cancel(prompt, len(ids))
         assert tuple(ids) == plain
         assert again == expected
 
 
-def test_a_consumer_that_walks_away(session: Session, passage: str) -> None:
+def test_a_consumer_that_walks_away(session: Session, passage: str, without_cancel: WithoutCancel) -> None:
     """Closing the generator at a block's end leaves the cache as plain decode would."""
     prompt = prompt_of(session, passage, 300)
     ids: list[int] = []
@@ -99,7 +117,7 @@ def test_a_consumer_that_walks_away(session: Session, passage: str) -> None:
                 break
     events.close()  # type: ignore[attr-defined]
     again = go_on(session, prompt, ids)
-    plain, expected = without_cancel(session, prompt, len(ids))
+    plain, expected = without_cancel(prompt, len(ids))
     assert tuple(ids) == plain
     assert again == expected
 

@@ -214,12 +214,12 @@ def test_all_experts_draft_what_the_target_draws(session: Session, passage: str,
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2, 3, 4, 5, 6, 7, None])
-def test_scripted_drafts_cut_at_every_place(session: Session, passage: str, wrong: int | None) -> None:
+def test_scripted_drafts_cut_at_every_place(warm: Session, passage: str, wrong: int | None) -> None:
     """G10: all rejected, all accepted, and a cut after each place in between."""
-    prompt = prompt_of(session, passage, 600)
-    plain = answer(session, request(prompt, tokens=40))
-    script = Script(plain.ids, session, len(prompt), wrong)
-    drafted = answer(session, request(prompt, mode="s2-exact", length=8, tokens=40), script)
+    prompt = prompt_of(warm, passage, 600)
+    plain = answer(warm, request(prompt, tokens=40))
+    script = Script(plain.ids, warm, len(prompt), wrong)
+    drafted = answer(warm, request(prompt, mode="s2-exact", length=8, tokens=40), script)
     check_same(plain, drafted)
     if wrong is None:
         assert drafted.timings.draft_n_accepted == drafted.timings.draft_n
@@ -230,11 +230,11 @@ def test_scripted_drafts_cut_at_every_place(session: Session, passage: str, wron
 
 
 @pytest.mark.parametrize("tokens", range(1, 10))
-def test_max_tokens_cuts_inside_a_block(session: Session, passage: str, tokens: int) -> None:
-    prompt = prompt_of(session, passage, 300)
-    plain = answer(session, request(prompt, tokens=tokens))
-    script = Script(answer(session, request(prompt, tokens=20)).ids, session, len(prompt), None)
-    drafted = answer(session, request(prompt, mode="s2-exact", length=8, tokens=tokens), script)
+def test_max_tokens_cuts_inside_a_block(warm: Session, passage: str, tokens: int) -> None:
+    prompt = prompt_of(warm, passage, 300)
+    plain = answer(warm, request(prompt, tokens=tokens))
+    script = Script(answer(warm, request(prompt, tokens=20)).ids, warm, len(prompt), None)
+    drafted = answer(warm, request(prompt, mode="s2-exact", length=8, tokens=tokens), script)
     check_same(plain, drafted)
     assert len(drafted.ids) == drafted.timings.predicted_n == tokens
 
