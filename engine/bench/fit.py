@@ -74,11 +74,14 @@ def run(args: Namespace) -> None:
             for limit in args.limits:
                 drop_cached(files_of(model))
                 rows.append(_row(model, limit, args))
-    foot = (
-        f"an answer of {args.predict} tokens to a prompt of about {PROMPT}; peak: the engine process, by the "
-        f"kernel; in brackets what the plan expected; {machine()}"
-    )
-    show([_json(row) if args.json else _words(row) for row in rows], as_json=args.json, foot=foot)
+                if args.json:  # a sweep takes minutes a row, and a run that is ended keeps what it found
+                    show([_json(rows[-1])], as_json=True, foot="")
+    if not args.json:
+        foot = (
+            f"an answer of {args.predict} tokens to a prompt of about {PROMPT}; peak: the engine process, by "
+            f"the kernel; in brackets what the plan expected; {machine()}"
+        )
+        show([_words(row) for row in rows], as_json=False, foot=foot)
     if failed := sum(bool(row.error) for row in rows):
         raise NativeError(f"{failed} of {len(rows)} rows failed", hint="their last column says why")
 

@@ -37,7 +37,7 @@ def show(rows: Sequence[Mapping[str, object]], *, as_json: bool, foot: str) -> N
     """Prints `rows` as JSON lines, or as a table with `foot` below it."""
     if as_json:
         for row in rows:
-            print(json.dumps(row))
+            print(json.dumps(row), flush=True)
         return
     names = list(dict.fromkeys(name for row in rows for name in row if name not in ("bench", "model")))
     cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
