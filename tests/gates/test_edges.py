@@ -38,12 +38,12 @@ def endless(prompt: tuple[int, ...], mode: str, length: int, **settings: float) 
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3, 7, None])
-def test_figures_of_a_drafter_with_a_known_outcome(session: Session, passage: str, wrong: int | None) -> None:
+def test_figures_of_a_drafter_with_a_known_outcome(warm: Session, passage: str, wrong: int | None) -> None:
     """A block accepts what stands before the wrong draft, and the target's own token follows."""
-    prompt = prompt_of(session, passage, 300)
-    ids = answer(session, request(prompt, tokens=20)).ids
-    script = Script(ids, session, len(prompt), wrong)
-    timings = answer(session, request(prompt, mode="s2-exact", length=8, tokens=20), script).timings
+    prompt = prompt_of(warm, passage, 300)
+    ids = answer(warm, request(prompt, tokens=20)).ids
+    script = Script(ids, warm, len(prompt), wrong)
+    timings = answer(warm, request(prompt, mode="s2-exact", length=8, tokens=20), script).timings
     tested = accepted = passes = 0
     left = len(ids) - 1  # the first token follows from the prompt alone
     while left:

@@ -178,37 +178,37 @@ def check_every_draft(
     assert plain.cache == cache, "equal tokens, but another KV cache"
 
 
-def test_with_penalties_and_narrow_sampling(session: Session, passage: str) -> None:
-    prompt = prompt_of(session, passage, 300)
+def test_with_penalties_and_narrow_sampling(warm: Session, passage: str) -> None:
+    prompt = prompt_of(warm, passage, 300)
     settings = {"temperature": 0.7, "repeat_penalty": 1.2, "presence_penalty": 0.3, "top_k": 20, "min_p": 0.1}
-    plain = answer(session, request(prompt, **settings))  # type: ignore[arg-type]
-    drafted = answer(session, request(prompt, mode="s2-exact", **settings))  # type: ignore[arg-type]
+    plain = answer(warm, request(prompt, **settings))  # type: ignore[arg-type]
+    drafted = answer(warm, request(prompt, mode="s2-exact", **settings))  # type: ignore[arg-type]
     check_same(plain, drafted)
 
 
-def test_draft_length_zero_is_plain_decode(session: Session, passage: str) -> None:
-    prompt = prompt_of(session, passage, 300)
-    plain = answer(session, request(prompt))
-    none = answer(session, request(prompt, mode="s2-exact", length=0))
+def test_draft_length_zero_is_plain_decode(warm: Session, passage: str) -> None:
+    prompt = prompt_of(warm, passage, 300)
+    plain = answer(warm, request(prompt))
+    none = answer(warm, request(prompt, mode="s2-exact", length=0))
     check_same(plain, none)
     assert none.timings.draft_n == 0
     assert none.timings.verify_n == plain.timings.verify_n
 
 
-def test_it_really_drafts(session: Session, passage: str) -> None:
+def test_it_really_drafts(warm: Session, passage: str) -> None:
     """G6: some drafts live, some die, and blocks deliver more than one token."""
-    timings = answer(session, request(prompt_of(session, passage, 600), mode="s2-exact", tokens=96)).timings
+    timings = answer(warm, request(prompt_of(warm, passage, 600), mode="s2-exact", tokens=96)).timings
     assert 0 < timings.draft_n_accepted < timings.draft_n
     assert timings.verify_n < 95
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_all_experts_draft_what_the_target_draws(session: Session, passage: str, temperature: float) -> None:
+def test_all_experts_draft_what_the_target_draws(warm: Session, passage: str, temperature: float) -> None:
     """G10: with k' = k drafter and target are one and the same."""
-    prompt = prompt_of(session, passage, 600)
+    prompt = prompt_of(warm, passage, 600)
     timings = answer(
-        session,
-        request(prompt, mode="s2-exact", k=session.info.n_expert_used, length=7, temperature=temperature),
+        warm,
+        request(prompt, mode="s2-exact", k=warm.info.n_expert_used, length=7, temperature=temperature),
     ).timings
     assert timings.draft_n_accepted == timings.draft_n > 0
 
@@ -239,13 +239,13 @@ def test_max_tokens_cuts_inside_a_block(warm: Session, passage: str, tokens: int
     assert len(drafted.ids) == drafted.timings.predicted_n == tokens
 
 
-def test_stop_string_cuts_inside_a_block(session: Session, passage: str) -> None:
-    prompt = prompt_of(session, passage, 300)
-    whole = answer(session, request(prompt, tokens=48))
+def test_stop_string_cuts_inside_a_block(warm: Session, passage: str) -> None:
+    prompt = prompt_of(warm, passage, 300)
+    whole = answer(warm, request(prompt, tokens=48))
     stop = whole.text[len(whole.text) // 2 :][:5]
-    plain = answer(session, request(prompt, tokens=48, stop=(stop,)))
-    script = Script(whole.ids, session, len(prompt), None)
-    drafted = answer(session, request(prompt, mode="s2-exact", length=16, tokens=48, stop=(stop,)), script)
+    plain = answer(warm, request(prompt, tokens=48, stop=(stop,)))
+    script = Script(whole.ids, warm, len(prompt), None)
+    drafted = answer(warm, request(prompt, mode="s2-exact", length=16, tokens=48, stop=(stop,)), script)
     assert plain.reason == "stop_string"
     assert stop not in plain.text
     assert whole.text.startswith(plain.text)
