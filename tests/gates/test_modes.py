@@ -139,7 +139,8 @@ def test_a_draft_leaves_no_trace_in_what_the_store_learns(held: Session, passage
 def test_prices_are_learned_and_the_gain_is_told(held: Session, passage: str) -> None:
     prompt = prompt_of(held, passage, 600)
     held.rewind(0)
-    timings = answer(held, request(prompt, mode="s2-exact", length=4, tokens=32)).timings
+    answer(held, request(prompt, tokens=12))  # drafts alone may leave no pass of one row to measure
+    timings = answer(held, request(prompt, mode="s2-exact", length=4, tokens=64)).timings
     assert held.experience.prices.known
     assert held.experience.prices.plain_ms > 0
     assert timings.gain is not None
