@@ -214,12 +214,18 @@ def test_trees_that_the_model_drafts_are_exact(
     wide: Callable[..., Request],
     passes: list[list[int]],
 ) -> None:
-    prompt = prompt_of(held, passage, cells)
-    plain = answer(held, request(prompt, temperature=heat, tokens=160))
-    drafted = answer(held, wide(prompt, temperature=heat, tokens=160))
-    check_same(plain, drafted)
+    """How often the target takes a branch hangs on the text: other parts are read until it did."""
+    accepted = 0
+    for at in (0, 3000, 6000, 9000, 12000, 15000):
+        prompt = prompt_of(held, passage[at:], cells)
+        plain = answer(held, request(prompt, temperature=heat, tokens=160))
+        drafted = answer(held, wide(prompt, temperature=heat, tokens=160))
+        check_same(plain, drafted)
+        accepted += drafted.timings.draft_n_accepted
+        if len(passes) >= 3:
+            break
     assert len(passes) >= 3
-    assert drafted.timings.draft_n_accepted > 0
+    assert accepted > 0
 
 
 def test_the_default_prices_are_exact(
