@@ -172,7 +172,7 @@ def _load() -> Any:
 
 def race_sampler(seed: int) -> Any:
     """The last of a sampler chain, which draws so that near-equal distributions draw equal tokens
-    (native/s2/s2-race.h). The chain it is added to owns it."""
+    (native/s2/s2-race.cpp). The chain it is added to owns it."""
     bindings = llama()
     return ctypes.cast(bindings._lib.s2_sampler_init_race(seed), ctypes.POINTER(bindings.llama_sampler))
 

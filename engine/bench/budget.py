@@ -21,7 +21,7 @@ from engine.bench.disk import RawReader, drop_cached
 from engine.bench.interrupt import interruptible
 from engine.bench.prompts import prompts_of
 from engine.bench.report import machine, show
-from engine.bench.rowname import SYNC, RowName
+from engine.bench.rowname import SYNC, RowName, heat_words
 from engine.bench.take import Line, Take, figures
 from engine.bench.tasks import prompts_for
 from engine.device import detect
@@ -57,10 +57,9 @@ def run(args: Namespace) -> None:
             bench = Bench(args, budget, prompts_of(args.model, asked))
             table += _table(args, bench, names, task)
     limit = f"cgroups of {size(bench.cgroup_bytes)}" if bench.cgroup_bytes else "no memory cgroup"
-    warm = f" at temperature {args.temp:g}" if args.temp else ""
     foot = (
         f"{stem_of(args.model)}, {size(info.size_bytes)}, budget {size(budget)}, {limit}; "
-        f"{bench.n_prompts} prompts, {args.predict} tokens each{warm}, {args.threads} threads, "
+        f"{bench.n_prompts} prompts, {args.predict} tokens each{heat_words(args)}, {args.threads} threads, "
         f"median of {args.rounds} alternations; {machine()}"
     )
     show(

@@ -12,7 +12,7 @@ from engine.bench import budget
 from engine.bench.prompts import prompts_of
 from engine.bench.report import machine, ratio, show
 from engine.bench.row import Figures, Row
-from engine.bench.rowname import NO_STORE, STOCK, RowName, check_temperature
+from engine.bench.rowname import NO_STORE, STOCK, RowName, check_temperature, heat_words
 from engine.bench.take import Line
 from engine.bench.tasks import prompts_for
 from engine.device import detect
@@ -49,8 +49,7 @@ def run(args: Namespace) -> None:
     what = (
         f"{args.prompt} + {args.predict} tokens" if args.tasks is None else f"{args.predict} tokens an answer"
     )
-    warm = f" at temperature {args.temp:g}" if args.temp else ""
-    foot = f"{stem_of(args.model)}, {what}{warm}, {args.threads} threads, "
+    foot = f"{stem_of(args.model)}, {what}{heat_words(args)}, {args.threads} threads, "
     show(table, as_json=args.json, foot=foot + f"median of {args.rounds} alternations; {machine()}")
 
 

@@ -9,7 +9,7 @@ from engine.bench.prompts import MEASURED, WARM_UP
 from engine.events import Timings
 
 WARM_TOKENS = 32  # after another budget: its slots fill
-_PARTS = (1.0, 0.75)  # of the budget that was planned, or of what the model takes without one
+_LESS = 0.75  # of the budget that was planned, or of what the model takes without one
 
 #: Asks a text in a mode with so many draft experts (0: as the engine has it), for so many tokens.
 Ask = Callable[[str, str, int, int], Awaitable[Timings]]
@@ -36,16 +36,16 @@ class Cell:
 
 def budgets(planned: int, taken: int, limit: int) -> list[int]:
     """As planned (0: no limit), less, and more where the limit leaves some."""
-    found = [planned, *(int(part * (planned or taken)) for part in _PARTS if part < 1)]
+    found = [planned, int(_LESS * (planned or taken))]
     return [*found, planned + (limit - planned) // 2] if planned and limit > planned else found
 
 
-def by_hand(budgets: list[int], used: int) -> list[Cell]:
-    """Every exact mode a chat offers at each of `budgets`; drafts with 1, 2, 4, ... of `used` experts."""
+def by_hand(sizes: list[int], used: int) -> list[Cell]:
+    """Every exact mode a chat offers in budgets of such `sizes`; drafts with 1, 2 and 4 of `used` experts."""
     drafting = [count for count in (1, 2, 4) if count < used]
     return [
         Cell(budget, mode, count)
-        for budget in budgets
+        for budget in sizes
         for mode, count in (("ar", 0), ("ngram", 0), *(("s2-exact", count) for count in drafting))
     ]
 

@@ -64,6 +64,11 @@ class RowName:
         return replace(Speculation(self.mode, args.draft_experts, args.draft_length), **self.settings)
 
 
+def heat_words(args: Namespace) -> str:
+    """For the foot of a table: nothing where the likeliest token is drawn."""
+    return f" at temperature {args.temp:g}" if args.temp else ""
+
+
 def check_temperature(names: Sequence[str], temperature: float) -> None:
     """Raises BadRequest where a row cannot draw."""
     if temperature and STOCK in names:

@@ -1,7 +1,6 @@
-#include "s2-race.h"
+#include "s2.h"
 
 #include <cmath>
-#include <limits>
 
 namespace {
 
@@ -39,7 +38,7 @@ void accept(llama_sampler * smpl, llama_token) {
 void apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     const race &   self = of(smpl);
     const uint64_t key  = mix(mix(self.seed) ^ self.position);
-    double         most = -std::numeric_limits<double>::infinity();
+    double         most = -INFINITY;
     cur_p->selected = cur_p->size == 0 ? -1 : 0;
     for (size_t i = 0; i < cur_p->size; ++i) {
         const llama_token_data & candidate = cur_p->data[i];
@@ -89,6 +88,6 @@ llama_sampler * clone(const llama_sampler * smpl) {
 
 } // namespace
 
-llama_sampler * s2_race_init(uint32_t seed) {
+llama_sampler * s2_sampler_init_race(uint32_t seed) {
     return llama_sampler_init(&interface, new race{ seed, 0 });
 }

@@ -1,7 +1,6 @@
 #include "s2.h"
 
 #include "llama-context.h"
-#include "s2-race.h"
 #include "store/s2-store.h"
 
 #include <algorithm>
@@ -116,10 +115,6 @@ float s2_token_probability(llama_context * ctx, int32_t row, int32_t token) {
     }
     const float largest = *std::max_element(logits, logits + n_vocab);
     return expf(logits[token] - largest) / sum_of_exp(logits, n_vocab, largest);
-}
-
-llama_sampler * s2_sampler_init_race(uint32_t seed) {
-    return s2_race_init(seed);
 }
 
 int64_t s2_compute_bytes(llama_context * ctx) {

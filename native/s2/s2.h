@@ -63,7 +63,12 @@ LLAMA_API int64_t s2_routing_best(struct llama_context * ctx, int32_t n_rows, in
 // The probability of `token` after output row `row` of the last decode call, as the model has it (temperature 1).
 LLAMA_API float s2_token_probability(struct llama_context * ctx, int32_t row, int32_t token);
 
-// A sampler for the end of a chain, which draws by the numbers of s2-race.h. Owned by the chain it is added to.
+// A sampler for the end of a chain, owned by the chain it is added to. It draws by Gumbel's trick: every token gets a number
+// that depends on seed, position and token alone, and the token with the largest logit plus number wins, which it does with its
+// probability. Near-equal distributions so draw equal tokens whatever else they disagree in, where one number over a cumulative
+// sum draws others as soon as tokens before it change places: drafts are accepted more often. The best among some tokens is the
+// best of all where that is one of them. The position grows with each token that is accepted; drawing again at the same one uses
+// the same numbers.
 LLAMA_API struct llama_sampler * s2_sampler_init_race(uint32_t seed);
 
 // Bytes of the buffers in which the context computes; they are touched only as passes need them.

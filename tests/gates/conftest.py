@@ -26,11 +26,10 @@ def loader() -> Iterator[Loader]:
 
 
 @pytest.fixture
-def session(loader: Loader) -> Session:
+def session(warm: Session) -> Session:
     """A session of two threads with an empty cache."""
-    session = loader.get(threads=2)
-    session.rewind(0)
-    return session
+    warm.rewind(0)
+    return warm
 
 
 @pytest.fixture
