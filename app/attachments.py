@@ -11,6 +11,7 @@ from app.history import File
 from app.text import one_line
 from engine.errors import BadRequest, ContextFull, EngineUnavailable, S2Error
 from engine.size import size
+from engine.together import within
 
 if TYPE_CHECKING:
     from app.link import EngineLink
@@ -41,11 +42,11 @@ class Attachments:
         if not self._link.offer.is_ours:
             return None
         try:
-            client = await asyncio.wait_for(self._link.client(), 3)
+            client = await within(3, self._link.client())
             return await client.count_text(framed(file))
         except ContextFull as error:
             raise ContextFull(f"{file.name}: {error.message}", hint="attach a part of it") from None
-        except (EngineUnavailable, TimeoutError, asyncio.TimeoutError):
+        except (EngineUnavailable, TimeoutError):
             return None
 
     def take(self) -> tuple[File, ...]:

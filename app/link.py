@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from app.streams import closing
 from engine.errors import EngineUnavailable, S2Error
+from engine.together import within
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,8 +140,8 @@ class EngineLink:
 
     async def _until_wanted(self) -> None:
         try:
-            await asyncio.wait_for(self._wanted.wait(), self._source.retry_s if self._retries else None)
-        except (TimeoutError, asyncio.TimeoutError):
+            await within(self._source.retry_s if self._retries else None, self._wanted.wait())
+        except TimeoutError:
             self._want()
 
     def _rest(self, error: S2Error) -> None:

@@ -11,6 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from app.prompt import Prompt
+from engine.together import within
 
 if TYPE_CHECKING:
     from textual.message_pump import MessagePump
@@ -46,5 +47,5 @@ async def _turn_of(pump: MessagePump) -> None:
     """Waits until `pump` has dealt with all that it has been told so far."""
     done = asyncio.Event()
     if pump.call_later(done.set):
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(done.wait(), _MOST_S)
+        with contextlib.suppress(TimeoutError):
+            await within(_MOST_S, done.wait())

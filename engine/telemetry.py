@@ -11,6 +11,7 @@ from engine.cards import snapshot
 from engine.messages import PING_S
 from engine.replies import event
 from engine.serving import EVENT_STREAM_START, send_events, while_connected
+from engine.together import within
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -54,7 +55,6 @@ class TelemetryResponse(Response):
 
 async def _set_within(wake: asyncio.Event, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(wake.wait(), seconds)
-    except asyncio.TimeoutError:
+        return await within(seconds, wake.wait())
+    except TimeoutError:
         return False
-    return True

@@ -1,12 +1,14 @@
-"""Work that is done at the same time and ends together."""
+"""Work that ends with something else: with the first of several, or when its time is over."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Coroutine
+
+Result = TypeVar("Result")
 
 
 async def until_one_ends(*works: Coroutine[Any, Any, None]) -> None:
@@ -24,3 +26,23 @@ async def until_one_ends(*works: Coroutine[Any, Any, None]) -> None:
     for result in results:
         if isinstance(result, Exception):
             raise result
+
+
+async def within(seconds: float | None, work: Awaitable[Result]) -> Result:
+    """What `work` returns or raises. Raises TimeoutError, with `work` cancelled, after so many `seconds`.
+
+    In place of `asyncio.wait_for`, which before Python 3.12 swallows a cancel that comes in the turn in which
+    `work` ends: whoever waits for the cancelled task to leave would then wait for ever.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait((task,), timeout=seconds)
+        if not done:
+            raise TimeoutError
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        elif not task.cancelled():
+            task.exception()  # seen, also where the caller was cancelled at the moment it came

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from engine.client_errors import error_from_json, error_from_reply
 from engine.errors import BadRequest, EngineUnavailable, S2Error
 from engine.messages import CLIENT_HEADER, READ_TIMEOUT_S
 from engine.sse import Events
+from engine.together import within
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,7 +123,7 @@ class Transport(ABC):
         events = Events()
         try:
             async with aclosing(reply.aiter_bytes()) as pieces:  # type: ignore[type-var]
-                while (piece := await _next(pieces, patience.seconds)) is not None:
+                while (piece := await within(patience.seconds, anext(pieces, None))) is not None:
                     for data in events.feed(piece):
                         yield data
             for data in events.close():
@@ -183,29 +183,6 @@ class SocketTransport(Transport):
         if isinstance(error, httpx.TimeoutException):
             return EngineUnavailable(f"the engine gave no sign of life for {READ_TIMEOUT_S:g} s")
         return EngineUnavailable("the engine closed the connection")
-
-
-async def _next(pieces: AsyncIterator[bytes], seconds: float) -> bytes | None:
-    """The next piece, None at the end. Raises TimeoutError after so many `seconds`.
-
-    Not `wait_for`, which before Python 3.12 may swallow that the reader was cancelled.
-    """
-
-    async def step() -> bytes | None:
-        return await anext(pieces, None)
-
-    task = asyncio.create_task(step())
-    try:
-        done, _ = await asyncio.wait((task,), timeout=seconds)
-        if not done:
-            raise TimeoutError
-        return task.result()
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        elif not task.cancelled():
-            task.exception()  # seen, also where the reader was cancelled at the moment it came
 
 
 def _timeout(seconds: float) -> httpx.Timeout:

@@ -30,6 +30,7 @@ from engine.native import CancelFlag
 from engine.paths import Paths
 from engine.request import Request, Sampling, Speculation
 from engine.session import Session
+from engine.together import within
 
 _PROMPT = "Write a long story about an old clockmaker in a harbour town, with many chapters."
 _WAIT_S = 180.0
@@ -105,7 +106,7 @@ async def _ui(client: EngineClient, args: Namespace, home: Path) -> float:
         with _interface(args, home) as interface:
             typed = started = False
             while True:
-                snapshot = await asyncio.wait_for(anext(snapshots), _WAIT_S)
+                snapshot = await within(_WAIT_S, anext(snapshots))
                 if not typed and snapshot.clients > before:
                     await asyncio.sleep(1.5)  # the screen is drawn and the last chat is open
                     interface.type("\x0e" + _PROMPT + "\r")  # Ctrl+N: a new chat

@@ -20,6 +20,7 @@ from engine.client import EngineClient
 from engine.errors import EngineUnavailable, NativeError
 from engine.launcher import Handle, ensure_engine
 from engine.request import MODES
+from engine.together import within
 
 if TYPE_CHECKING:
     import random
@@ -215,8 +216,8 @@ class Visitor:
             limit_s = self._home.pace.limit_s(_LONGEST_S)
             try:
                 with self._home.pace.noted():
-                    asked = await asyncio.wait_for(self._ask(talk), limit_s)
-            except asyncio.TimeoutError:
+                    asked = await within(limit_s, self._ask(talk))
+            except TimeoutError:
                 self._tally.hung += 1
                 self._tally.note(f"no answer within {limit_s:g} s to {talk[0][1][:12]!r}")
                 return None

@@ -80,11 +80,12 @@ def request(
     temperature: float = 0.0,
     tokens: int = 64,
     stop: tuple[str, ...] = (),
+    seed: int = 11,
     **sampling: float,
 ) -> Request:
     return Request(
         prompt=prompt,
-        sampling=Sampling(temperature=temperature, seed=11, **sampling),  # type: ignore[arg-type]
+        sampling=Sampling(temperature=temperature, seed=seed, **sampling),  # type: ignore[arg-type]
         speculation=Speculation(mode, k, length, expansion),
         max_tokens=tokens,
         stop=stop,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from contextlib import aclosing
@@ -13,6 +12,7 @@ import pytest
 from engine.client import EngineClient
 from engine.launcher import Handle
 from engine.messages import Progress
+from engine.together import within
 
 BOUND_S = 1.0
 #: The best of so many: other work on the machine may hold up one, an engine that does not stop all.
@@ -116,4 +116,4 @@ async def test_it_is_free_within_a_second(loaded: Handle, where: Any, way: str) 
             break
     took, rest = min(found)
     assert took < min(BOUND_S, rest / 2), f"seconds until it was free, and of the rest of the work: {found}"
-    await asyncio.wait_for(served(loaded), 60)
+    await within(60, served(loaded))

@@ -1,4 +1,4 @@
-"""Pieces of a stream: what a reader that leaves does not hear is no loose end."""
+"""Work with a limit: what a caller that leaves does not hear is no loose end, and every cancel is heard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.transport import _next
+from engine.together import until_one_ends, within
 
 
 async def broken(gate: asyncio.Event) -> AsyncIterator[bytes]:
@@ -22,7 +22,7 @@ async def test_a_stream_that_breaks_while_its_reader_is_cancelled_leaves_no_loos
     said: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
     gate = asyncio.Event()
-    reader = asyncio.create_task(_next(broken(gate), 5))
+    reader = asyncio.create_task(within(5, anext(broken(gate), None)))
     await asyncio.sleep(0)
     gate.set()
     await asyncio.sleep(0)  # the stream is told, and breaks in the turn in which its reader is cancelled
@@ -38,9 +38,31 @@ async def test_a_stream_that_breaks_says_so() -> None:
     gate = asyncio.Event()
     gate.set()
     with pytest.raises(ConnectionError):
-        await _next(broken(gate), 5)
+        await within(5, anext(broken(gate), None))
 
 
 async def test_a_stream_that_is_silent_is_given_up() -> None:
     with pytest.raises(TimeoutError):
-        await _next(broken(asyncio.Event()), 0.01)
+        await within(0.01, anext(broken(asyncio.Event()), None))
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_cancel_is_heard_in_whatever_turn_it_comes(turns: int) -> None:
+    """Also in the one in which the work ends: a client's two streams break together, the one's end wakes the
+    other, and a telemetry stream that went on would keep the engine for ever."""
+    wake = asyncio.Event()
+
+    async def stream() -> None:
+        while True:
+            await within(60, wake.wait())
+            wake.clear()
+
+    async def leave() -> None:
+        wake.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    both = asyncio.create_task(until_one_ends(stream(), leave()))
+    done, _ = await asyncio.wait((both,), timeout=2)
+    assert done
+    await both
