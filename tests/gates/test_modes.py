@@ -52,7 +52,6 @@ def test_modes_that_choose_give_the_same_text(
 ) -> None:
     prompt = prompt_of(held, passage, 600)
     for _ in range(2):  # the second time they know what things cost
-        held.rewind(0)
         asked = request(prompt, mode=mode, length=8, temperature=heat, tokens=32, expansion="")
         check_same(plain[heat], answer(held, asked))
 
@@ -62,7 +61,6 @@ def test_however_far_drafts_go_the_text_is_the_same(
     held: Session, passage: str, plain: dict[float, Answer], expansion: str
 ) -> None:
     prompt = prompt_of(held, passage, 600)
-    held.rewind(0)
     asked = request(prompt, mode="s2-exact", length=12, temperature=0.8, tokens=32, expansion=expansion)
     check_same(plain[0.8], answer(held, asked))
 
@@ -113,7 +111,6 @@ def test_the_text_is_the_same_however_experts_are_read(
     store, prompt = held.store, prompt_of(held, passage, 600)
     assert store is not None
     for prefetch, resident_only in ((False, True), (False, False), (True, False), (True, True)):
-        held.rewind(0)
         asked = request(prompt, mode="s2-exact", length=4, temperature=0.8, tokens=32)
         reads = replace(asked.speculation, prefetch=prefetch, resident_only=resident_only)
         before = store.stats()

@@ -290,7 +290,7 @@ async def test_the_budget_is_asked_for_and_counts_at_once(ready: Paths) -> None:
             await soon(lambda words=words: words in why(panel))  # type: ignore[misc]
         await soon(lambda: "2.0 GiB" in line(panel, "budget"))
         await soon(lambda: "of 2.0 GiB" in line(panel, "engine"))
-        assert app.is_answering
+        assert app.is_answering, app.chats.open.last_answer
         await app.tuning.budget("max")
         await app.asker.stop()
         await answered(app)
