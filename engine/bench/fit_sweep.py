@@ -54,7 +54,9 @@ async def sweep(
     cells: list[Cell], auto: Cell, tokens: int, ask: Ask, change_budget: Callable[[int], Awaitable[bool]]
 ) -> None:
     """Fills `cells` and `auto`, in turns, one for each of MEASURED; `auto` goes first and last. Cells of a
-    budget that is refused stay empty."""
+    budget that is refused stay empty. What an engine learns once per model and machine, k', it learns before.
+    """
+    await ask(WARM_UP, auto.mode, 0, tokens)
     for text in MEASURED:
         for budget, some in _by_budget(cells):
             if not await change_budget(budget):
