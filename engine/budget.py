@@ -18,7 +18,7 @@ _LIMIT_BYTES = 1 << 50
 #: What the rest of the machine keeps when nobody names a budget: at least so many bytes, or a part of all.
 _RESERVE_DESKTOP = (1536 << 20, 0.10)
 _RESERVE_JETSON = (768 << 20, 0.08)  # boards seldom run more than one program
-_RESERVE_GROUP = (256 << 20, 0.10)  # of what a cgroup leaves: the group is ours
+_RESERVE_GROUP = (256 << 20, 0.06)  # of what a cgroup leaves: the group is ours, chat and engine
 _RESERVE_MOST_PART = 4  # of what is free, or a small machine would run nothing
 _DOUBT = 0.05
 

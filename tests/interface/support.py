@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from textual._compositor import CompositorUpdate
+from textual.app import App
+from textual.screen import Screen
 
 from app.chat import ChatApp
 from app.options import ChatOptions, Load
@@ -36,6 +38,11 @@ async def soon(condition: Callable[[], object], seconds: float = SECONDS) -> Non
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         await asyncio.sleep(0.02)
+
+
+def showing(app: App[Any], kind: type[Screen[Any]]) -> bool:
+    """A screen of that `kind` is open, and what is in it is there: it comes a moment after the screen."""
+    return isinstance(app.screen, kind) and app.screen.is_mounted
 
 
 def paths_in(home: Path) -> Paths:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
-from support import chat, hint, rows, shown, soon
+from support import chat, hint, rows, showing, shown, soon
 from test_ui_chat import LONG, answered, ask, is_ready
 from test_ui_screen import coloured, screen_lines
 
@@ -125,7 +125,7 @@ def screen_of(app: ChatApp) -> CompareScreen:
 async def open_comparison(app: ChatApp, words: str = "") -> CompareScreen:
     app.prompt.text = f"/compare {words}".strip()
     app.prompt._send()
-    await soon(lambda: isinstance(app.screen, CompareScreen))
+    await soon(lambda: showing(app, CompareScreen))
     return screen_of(app)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from rich.style import Style
 from still import SNAPSHOT, still
-from support import shown, soon, status
+from support import showing, shown, soon, status
 from textual.pilot import Pilot
 
 from app.chat import ChatApp
@@ -50,25 +50,23 @@ async def _streaming(app: ChatApp, pilot: Pilot[None]) -> None:
 
 async def _models(app: ChatApp, pilot: Pilot[None]) -> None:
     await pilot.press("ctrl+l")
-    await soon(
-        lambda: isinstance(app.screen, ModelScreen) and not app.screen._finding and not app.screen._dirty
-    )
+    await soon(lambda: showing(app, ModelScreen) and not app.screen._finding and not app.screen._dirty)
     await pilot.press("down")
 
 
 async def _settings(app: ChatApp, pilot: Pilot[None]) -> None:
     await pilot.press("f10")
-    await soon(lambda: isinstance(app.screen, SettingScreen) and app.screen._rows)
+    await soon(lambda: showing(app, SettingScreen) and app.screen._rows)
 
 
 async def _help(app: ChatApp, pilot: Pilot[None]) -> None:
     await pilot.press("f1")
-    await soon(lambda: isinstance(app.screen, HelpScreen))
+    await soon(lambda: showing(app, HelpScreen))
 
 
 async def _chats(app: ChatApp, pilot: Pilot[None]) -> None:
     await pilot.press("ctrl+o")
-    await soon(lambda: isinstance(app.screen, ChatListScreen) and app.screen.rows)
+    await soon(lambda: showing(app, ChatListScreen) and app.screen.rows)
 
 
 async def _error(app: ChatApp, _: Pilot[None]) -> None:

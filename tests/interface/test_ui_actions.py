@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from harmony import write_harmony
-from support import chat, hint, rows, shown, soon, status
+from support import chat, hint, rows, showing, shown, soon, status
 from test_ui_chat import LONG, answered, ask, is_ready
 from test_ui_keeping import stored
 from test_ui_screen import screen_lines
@@ -118,7 +118,7 @@ async def test_a_full_context_is_a_choice(paths: Paths, keys: tuple[str, ...], k
     async with app.run_test(size=(100, 40)) as pilot:
         await soon(is_ready(app))
         await ask(app, "Name a colour.")
-        await soon(lambda: isinstance(app.screen, ChoiceScreen))
+        await soon(lambda: showing(app, ChoiceScreen))
         assert "the context holds 512" in shown(app)
         await soon(lambda: "The context is full" in "\n".join(screen_lines(app)))
         await pilot.press(*keys, "enter")
@@ -152,7 +152,7 @@ async def test_room_can_be_made_before_the_context_is_full(ready: Paths) -> None
         await answered(app)
         await soon(lambda: app.meter.tokens)
         await pilot.press("f8")
-        await soon(lambda: isinstance(app.screen, ChoiceScreen))
+        await soon(lambda: showing(app, ChoiceScreen))
         await pilot.pause()
         text = "\n".join(screen_lines(app))
         assert "Make room in the context" in text
@@ -187,7 +187,7 @@ async def test_the_meter_is_exact_and_files_are_counted(ready: Paths, tmp_path: 
         await command(app, "/attach /nowhere/at [all]")
         await soon(lambda: "there is no file /nowhere/at [all]" in shown(app))
         await pilot.press("f5")
-        await soon(lambda: isinstance(app.screen, LineScreen))
+        await soon(lambda: showing(app, LineScreen))
         await pilot.press("escape")
     app.close()
 
@@ -220,11 +220,11 @@ async def test_sampling_and_system_prompt_reach_the_engine(ready: Paths) -> None
         await command(app, "/set max default")
         await soon(lambda: app.chats.open.sampling == {})
         await pilot.press("f6")
-        await soon(lambda: isinstance(app.screen, ChoiceScreen))
+        await soon(lambda: showing(app, ChoiceScreen))
         await pilot.press("escape", "f7")
-        await soon(lambda: isinstance(app.screen, ChoiceScreen))
+        await soon(lambda: showing(app, ChoiceScreen))
         await pilot.press("down", "enter")
-        await soon(lambda: isinstance(app.screen, LineScreen))
+        await soon(lambda: showing(app, LineScreen))
         await pilot.press("5", "enter")
         await soon(lambda: app.chats.open.sampling == {"top_k": 5})
     app.close()
@@ -329,7 +329,7 @@ async def test_code_blocks_are_copied_by_number(paths: Paths) -> None:
 
 async def list_of(app: ChatApp, pilot: Pilot[None]) -> ChatListScreen:
     await pilot.press("ctrl+o")
-    await soon(lambda: isinstance(app.screen, ChatListScreen))
+    await soon(lambda: showing(app, ChatListScreen))
     screen = app.screen
     assert isinstance(screen, ChatListScreen)
     await soon(lambda: bool(screen.rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import chat, rows, shown, soon
+from support import chat, rows, showing, shown, soon
 from test_ui_keeping import stored
 from test_ui_screen import screen_lines
 from textual.command import CommandPalette
@@ -18,7 +18,7 @@ from engine.paths import Paths
 async def palette(app: ChatApp, pilot: Pilot[None], words: str = "") -> CommandPalette:
     """Opens the palette and types `words`."""
     await pilot.press("ctrl+p")
-    await soon(lambda: isinstance(app.screen, CommandPalette))
+    await soon(lambda: showing(app, CommandPalette))
     await pilot.press(*words)
     screen = app.screen
     assert isinstance(screen, CommandPalette)
@@ -48,7 +48,7 @@ async def test_it_does_not_open_on_top_of_a_list_or_the_help(paths: Paths) -> No
     async with app.run_test(size=(80, 40)) as pilot:
         await soon(app.restored.is_set)
         await pilot.press("f1")
-        await soon(lambda: isinstance(app.screen, HelpScreen))
+        await soon(lambda: showing(app, HelpScreen))
         await pilot.press("ctrl+p")
         assert isinstance(app.screen, HelpScreen)
     app.close()
@@ -70,7 +70,7 @@ async def test_a_command_does_what_its_key_does(paths: Paths, words: str, screen
         elif words == "quit":
             await soon(lambda: not app.is_running)
         else:
-            await soon(lambda: screen is not None and isinstance(app.screen, screen))
+            await soon(lambda: screen is not None and showing(app, screen))
             await pilot.press("escape")
             await soon(lambda: len(app.screen_stack) == 1)
     app.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import chat, hint, rows, shown, soon, status
+from support import chat, hint, rows, showing, shown, soon, status
 from test_ui_chat import LONG, answered, ask, is_ready
 
 from app.chatlist import ChatListScreen
@@ -53,7 +53,7 @@ async def test_a_start_shows_the_chat_that_was_open_at_the_end(paths: Paths, dra
     async with app.run_test(size=(80, 24)) as pilot:
         await soon(lambda: "newer answer" in shown(app))
         await pilot.press("ctrl+o")
-        await soon(lambda: isinstance(app.screen, ChatListScreen))
+        await soon(lambda: showing(app, ChatListScreen))
         await pilot.press("enter")
         await soon(lambda: "older answer" in shown(app))
         app.prompt.text = draft
@@ -106,7 +106,7 @@ async def test_a_command_that_leaves_a_chat_is_not_its_draft(paths: Paths, comma
         await pilot.pause(0.05)  # an Enter that follows at once is part of a paste
         await pilot.press("enter")
         if command.startswith("/open"):
-            await soon(lambda: isinstance(app.screen, ChatListScreen) and len(app.screen.rows) == 1)
+            await soon(lambda: showing(app, ChatListScreen) and len(app.screen.rows) == 1)
             await pilot.press("enter")
         await soon(lambda: not app.is_running or app.chats.open.id != newer)
         await soon(lambda: rows(paths, draft) == [("",)])
@@ -163,7 +163,7 @@ async def test_a_second_window_gets_a_chat_of_its_own(ready: Paths) -> None:
         await ask(app, "Name a colour.")
         await answered(app)
         await pilot.press("ctrl+o")
-        await soon(lambda: isinstance(app.screen, ChatListScreen))
+        await soon(lambda: showing(app, ChatListScreen))
         await pilot.press("enter")
         assert isinstance(app.screen, ChatListScreen)  # the only other chat cannot be opened
         await pilot.press("escape")
@@ -191,7 +191,7 @@ async def test_new_and_open(ready: Paths) -> None:
         await ask(app, "Name a colour.")
         await answered(app)
         await pilot.press("ctrl+o")
-        await soon(lambda: isinstance(app.screen, ChatListScreen))
+        await soon(lambda: showing(app, ChatListScreen))
         await pilot.press("enter")
         await soon(lambda: "first answer" in shown(app))
         assert "Name a colour." not in shown(app)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import chat, hint, shown, soon
+from support import chat, hint, showing, shown, soon
 from test_ui_chat import LONG, answered, ask, is_ready
 from test_ui_screen import coloured, screen_lines
 from textual.pilot import Pilot
@@ -284,7 +284,7 @@ async def test_the_budget_is_asked_for_and_counts_at_once(ready: Paths) -> None:
             ("2G", "2.0 GiB for the eng"),
         ):
             await pilot.press("enter")
-            await soon(lambda: isinstance(app.screen, LineScreen))
+            await soon(lambda: showing(app, LineScreen))
             app.screen.query_one(Input).value = wish
             await pilot.press("enter")
             await soon(lambda words=words: words in why(panel))  # type: ignore[misc]

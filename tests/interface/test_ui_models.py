@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hubserver import Hub, serving
-from support import chat, hint, shown, soon, status
+from support import chat, hint, showing, shown, soon, status
 from test_fetch import DATA, NAME, part_of
 from test_ui_chat import answered, ask, is_ready
 from textual.pilot import Pilot
@@ -48,7 +48,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 async def opened(app: ChatApp, pilot: Pilot[None]) -> ModelScreen:
     await soon(app.restored.is_set)
     await pilot.press("ctrl+l")
-    await soon(lambda: isinstance(app.screen, ModelScreen))
+    await soon(lambda: showing(app, ModelScreen))
     screen = app.screen
     assert isinstance(screen, ModelScreen)
     await soon(lambda: not screen._finding and not screen._dirty)
@@ -102,7 +102,7 @@ async def test_another_model_answers_and_the_chat_stays(ready: Paths, house: Pat
         first = await answered(app)
         app.prompt.text = "/model other"
         app.prompt._send()
-        await soon(lambda: isinstance(app.screen, ModelScreen))
+        await soon(lambda: showing(app, ModelScreen))
         screen = app.screen
         assert isinstance(screen, ModelScreen)
         await soon(lambda: screen.query(Input) and screen.query_one(Input).value == "other")

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from openaiserver import STANDARD, OpenAI, event, serving, words
-from support import end_engine, engine_pid, hint, paths_in, rows, shown, soon, status, until
+from support import end_engine, engine_pid, hint, paths_in, rows, showing, shown, soon, status, until
 from test_run import result, run
 from test_serve import line
 from test_terminal import Terminal
@@ -105,7 +105,7 @@ async def test_an_engine_of_ours_is_used_as_if_it_were_here(paths: Paths, distan
         app.prompt._send()
         await soon(lambda: "set on its machine" in hint(app))
         await pilot.press("ctrl+l")
-        await soon(lambda: isinstance(app.screen, ServerModelScreen))
+        await soon(lambda: showing(app, ServerModelScreen))
         await pilot.press("enter")
         await soon(lambda: "answers already" in hint(app))
         assert engine_pid(paths) is None
@@ -238,7 +238,7 @@ async def test_what_a_plain_server_lacks_is_greyed_with_the_reason(paths: Paths)
             assert "F2 Ctrl+T         – has no modes to switch" in said
             assert "Ctrl+R            ask again" in said
             await pilot.press("escape", "f7")
-            await soon(lambda: isinstance(app.screen, ChoiceScreen))
+            await soon(lambda: showing(app, ChoiceScreen))
             options = {str(o.prompt).split()[0]: o for o in app.screen.query_one(OptionList)._options}
             assert options["top_k"].disabled
             assert f"{place} does not take it" in str(options["top_k"].prompt)
@@ -248,7 +248,7 @@ async def test_what_a_plain_server_lacks_is_greyed_with_the_reason(paths: Paths)
             app.prompt._send()
             await soon(lambda: "does not take it" in hint(app))
             await pilot.press("f10")
-            await soon(lambda: isinstance(app.screen, SettingScreen))
+            await soon(lambda: showing(app, SettingScreen))
             await soon(lambda: "no modes" in said_of(app, 1))
             await pilot.press("escape")
         app.close()
@@ -266,7 +266,7 @@ async def test_a_models_list_of_the_server(paths: Paths, tmp_path: Path) -> None
         async with app.run_test() as pilot:
             await soon(is_ready(app))
             await pilot.press("ctrl+l")
-            await soon(lambda: isinstance(app.screen, ServerModelScreen))
+            await soon(lambda: showing(app, ServerModelScreen))
             assert app.screen.query_one(OptionList).option_count == 2
             await pilot.press(*"lar", "enter")
             await soon(lambda: "From now on large answers" in shown(app))
@@ -277,7 +277,7 @@ async def test_a_models_list_of_the_server(paths: Paths, tmp_path: Path) -> None
                 read_settings(tmp_path / "settings.toml"), "server.url", server.url
             )
             await pilot.press("ctrl+l")
-            await soon(lambda: isinstance(app.screen, ServerModelScreen))
+            await soon(lambda: showing(app, ServerModelScreen))
             await pilot.press("ctrl+s")
             assert "large from now on at every start" in str(app.screen.query_one(".said").render())
             assert read_settings(tmp_path / "settings.toml").get("server.model") == "large"
@@ -375,7 +375,7 @@ async def test_a_key_is_asked_for_and_never_shown(paths: Paths) -> None:
         server.key = "sk-typed"
         app = chat(paths, server.url)
         async with app.run_test(size=(100, 30)) as pilot:
-            await soon(lambda: isinstance(app.screen, LineScreen))
+            await soon(lambda: showing(app, LineScreen))
             assert "wants a key" in str(app.screen.query_one(".said").render())  # type: ignore[attr-defined]
             assert app.screen.query_one(Input).password
             await pilot.press(*"sk-typed", "enter")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rich.segment import Segment
-from support import Glass, chat, shown, soon, status
+from support import Glass, chat, showing, shown, soon, status
 from test_ui_chat import LONG, answered, ask, is_ready
 from test_ui_keeping import stored
 from textual.geometry import Offset
@@ -64,7 +64,7 @@ async def test_everything_has_its_place(ready: Paths, size: tuple[int, int]) -> 
         assert "ctx" in lines[-4]
         assert "F1 keys" in lines[-1]
         await pilot.press("f1")
-        await soon(lambda: isinstance(app.screen, HelpScreen))
+        await soon(lambda: showing(app, HelpScreen))
         await pilot.pause()
         text = "\n".join(screen_lines(app))
         assert "stop the answer" in text
@@ -217,7 +217,7 @@ async def test_keys_and_help_work_while_text_streams(ready: Paths) -> None:
         await ask(app, "Tell me a long story.")
         await soon(lambda: app.asker.has_text)
         await pilot.press("f1")
-        await soon(lambda: isinstance(app.screen, HelpScreen))
+        await soon(lambda: showing(app, HelpScreen))
         length = len(app.asker.answer.text) if app.asker.answer else 0
         await soon(lambda: app.asker.answer is None or len(app.asker.answer.text) > length + 50)
         await pilot.press("escape")
@@ -310,7 +310,7 @@ async def test_without_colours_everything_can_still_be_told_apart(
         await soon(lambda: "earlier" in marked(app, "underline"))
         assert coloured(app) == []
         await pilot.press("escape", "f1")
-        await soon(lambda: isinstance(app.screen, HelpScreen))
+        await soon(lambda: showing(app, HelpScreen))
         assert coloured(app) == []
         await pilot.press("escape", "ctrl+p")
         await soon(lambda: "Ask again" in "\n".join(screen_lines(app)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import chat, shown, soon
+from support import chat, showing, shown, soon
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
 async def opened(app: ChatApp, pilot: Pilot[None]) -> SettingScreen:
     await soon(app.restored.is_set)
     await pilot.press("f10")
-    await soon(lambda: isinstance(app.screen, SettingScreen))
+    await soon(lambda: showing(app, SettingScreen))
     screen = app.screen
     assert isinstance(screen, SettingScreen)
     await soon(lambda: screen._rows)

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from support import chat, shown, soon
+from support import chat, showing, shown, soon
 from test_ui_chat import LONG, answered, ask, is_ready
 from test_ui_keeping import stored
 from test_ui_screen import coloured, screen_lines
@@ -110,9 +110,9 @@ async def test_it_shows_the_open_chats_answer_and_no_others(ready: Paths) -> Non
         await answered(app)
         assert "tokens/pass" in panel(app)
         await pilot.press("ctrl+o")
-        await soon(lambda: isinstance(app.screen, ChatListScreen))
+        await soon(lambda: showing(app, ChatListScreen))
         await pilot.press(*"another day")
-        await soon(lambda: isinstance(app.screen, ChatListScreen) and len(app.screen.rows) == 1)
+        await soon(lambda: showing(app, ChatListScreen) and len(app.screen.rows) == 1)
         await pilot.press("enter")
         await soon(lambda: "an answer of another day" in shown(app))
         await soon(lambda: "Blocks show here" in panel(app))
