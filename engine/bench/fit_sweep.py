@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.bench.prompts import MEASURED, WARM_UP
 from engine.events import Timings
 
-WARM_TOKENS = 32  # after another budget: its slots fill
+WARM_TOKENS = 128  # after another budget: its slots fill, and what goes first must not pay for that
 _LESS = 0.75  # of the budget that was planned, or of what the model takes without one
 
 #: Asks a text in a mode with so many draft experts (0: as the engine has it), for so many tokens.
