@@ -1,4 +1,4 @@
-"""How tokens are drawn: as probable as they are, alike from near-equal logits (native/s2/s2-race.cpp)."""
+"""How tokens are drawn: as often as they are probable, alike from near-equal logits (s2-race.cpp)."""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ SAMPLE_Q8_0 = [  # attention unpacks a q8_0 cache and adds up in F32, on paths o
     (1, 100, 0.8, 1, 8),
     (1, 600, 0.0, 4, 3),
     (2, 600, 0.8, 2, 31),
+    (2, 1100, 0.0, 2, 4),
     pytest.param((2, 2100, 0.0, 2, 4), marks=pytest.mark.full),
     pytest.param((1, 2100, 0.8, 3, 5), marks=pytest.mark.full),
 ]
